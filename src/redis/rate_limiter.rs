@@ -69,18 +69,18 @@ use crate::rate_limit::{Limit, State, with_denials};
 /// | | bytes per key | work per check |
 /// | --- | --- | --- |
 /// | `Log` | 44, plus 28 per limit, plus 12 per call in the longest window; up to twice as many calls are stored until old ones are removed | O(1), amortized |
-/// | `Buckets(n)` | 26, plus 6 per limit, plus 12 per bucket with calls, of which each limit has at most `n + 1` | O(n) bytes copied |
-/// | `Gcra` | 26, plus 24 per limit | O(1) |
+/// | `Buckets(n)` | 32, plus 18 per limit, plus 12 per bucket with calls, of which each limit has at most `n + 1` | O(n) bytes copied |
+/// | `Gcra` | 26, plus 24 per limit, plus 24 per three limits | O(1) |
 ///
-/// A `Log` stores each call once, regardless of the number of limits. If checks with other windows use the same key, as
-/// during a rollout that changes them, the numbers of up to eight further limits are kept too, and the calls for as
-/// long as their windows, until one to two windows after the last such check. A key longer than 256 bytes is shortened
-/// to its first 256 bytes and a hash.
+/// A `Log` stores each call once, regardless of the number of limits. A key that is checked by [several
+/// limits](#several-limits-for-one-key) needs memory and work for each of them, of which at most nine (`Log`) or eight
+/// per position count. A key longer than 256 bytes is shortened to its first 256 bytes and a hash.
 ///
 /// # Time
 ///
 /// All times are those of the server, in microseconds, to which windows, buckets and the intervals of `Gcra` are
-/// rounded up. The clocks of the processes do not matter. If the server's clock goes back, for example after a failover
+/// rounded up. An interval of `Gcra` below a millisecond is not rounded, so that a quota of many bytes per second is
+/// exact; for longer ones the error is below 0.1 %. The clocks of the processes do not matter. If the server's clock goes back, for example after a failover
 /// to a server whose clock is behind, the stored times of a key are moved back accordingly. The change therefore delays
 /// a call by at most one window and admits no call too early. Permits that were issued before the change can no longer
 /// be refunded. [`retry_after`](crate::Limited::retry_after) counts from the arrival of the reply, by the clock of this
@@ -110,11 +110,21 @@ use crate::rate_limit::{Limit, State, with_denials};
 /// To prevent evictions, run limiters on a separate server or one with enough memory. At its start, a limiter logs a
 /// warning if the settings of the server permit evictions, unless the Redis user is not permitted to run `INFO`.
 ///
-/// # Limits per call
+/// # Several limits for one key
 ///
-/// As in the embedded limiter, [`check_with`](RateLimiter::check_with) applies other limits to one call. With `Log`,
-/// all limits of a key share one list of calls. A call is kept for the longest window of the limits that were in
-/// effect, so a later check with a longer window may miss older calls.
+/// A key may be checked by different limits: by [`check_with`](RateLimiter::check_with), by the limits of a layer, after
+/// [`set_limits`](RateLimiter::set_limits), or by processes with other limits during a rollout. Limits at the same
+/// position among the limits of a call share the usage of the key, as in the embedded limiter. Each of them counts its
+/// own calls exactly and never admits more than its quota, regardless of the other limits. The server keeps what the
+/// longest of them still counts; so a limit per day and one per second on the same key keep the calls of a day with
+/// `Log`. Use a key that contains the route if limits by route have to be independent.
+///
+/// At each position, up to eight limits are known at the same time. Limits that are not checked for their whole time
+/// are dropped, and so is one of more than eight. If a limit is used that is not known, it begins with the calls of the
+/// others: with `Buckets` as if they were made at the end of their buckets, with `Gcra` with at most its own quota in use.
+///
+/// A process of a release without this rule cannot read a key with several limits of `Buckets` or `Gcra`, and of `Gcra`
+/// with an interval below a millisecond. Its checks of that key return [`Error::WrongType`].
 ///
 /// # Examples
 ///
@@ -183,6 +193,8 @@ impl<K> RateLimiter<K> {
     }
 
     /// Charges one unit to `key` under `limits` in place of the limiter's own, for example those of a plan or tier.
+    ///
+    /// They share the usage of the key: see [Several limits for one key](RateLimiter#several-limits-for-one-key).
     ///
     /// # Errors
     ///
@@ -334,11 +346,8 @@ impl<K> RateLimiter<K> {
     /// start later use them too, until [`clear_limits`](RateLimiter::clear_limits). They are stored under one key on
     /// the server. If that key is removed in any other way, the limits of the builder apply again.
     ///
-    /// Existing charges stay. Calls that had already left a shorter window may be counted in a longer
-    /// one. With [`Window::Gcra`](crate::Window::Gcra), a lower quota does not reduce them: a key may have more in use
-    /// than the new quota, and is denied until the difference has leaked. They also stay if there are fewer limits than
-    /// before, for the case that other processes use all of them. The embedded limiter reduces them to the new quota,
-    /// and removes those of missing limits.
+    /// Existing charges stay, also those of limits that are removed. They count for the new limits as described in
+    /// [Several limits for one key](RateLimiter#several-limits-for-one-key).
     /// Callers that are already waiting in this process are checked against the new limits. One round trip.
     ///
     /// # Panics

@@ -51,6 +51,8 @@ mod key_collisions;
 #[cfg(feature = "axum")]
 mod late_requests;
 mod layer;
+#[cfg(feature = "axum")]
+mod layer_failures;
 mod loaders;
 mod loads_history;
 mod many;
@@ -66,6 +68,7 @@ mod rate_limiter_eviction;
 mod rate_limiter_faults;
 mod rate_limiter_model;
 mod rate_limiter_set_limits;
+mod rate_limiter_plans;
 mod rate_limiter_several_limits;
 mod rate_limiter_stress;
 mod rate_limiter_waiting;

@@ -26,8 +26,11 @@ struct Model {
     charges: Vec<Vec<(u64, u64, usize)>>,
     /// For each limit of GCRA: time at which everything has leaked.
     leaked_at: Vec<u64>,
-    /// For each limit of GCRA: total amount refunded, which is part of the positions.
-    refunded: Vec<u64>,
+    /// For each limit of GCRA: sum of all charges, without the last one if it was refunded. It is the position of a
+    /// charge.
+    levels: Vec<u64>,
+    /// Time of the last call.
+    last: u64,
     /// For each call: its time, its cost minus refunds, and for each limit its position.
     calls: Vec<(u64, u64, Vec<u64>)>,
 }
@@ -36,7 +39,7 @@ impl Model {
     fn new(window: Window, limits: usize) -> Self {
         let charges = vec![Vec::new(); limits];
         let none = vec![0; limits];
-        Self { window, charges, leaked_at: none.clone(), refunded: none, calls: Vec::new() }
+        Self { window, charges, leaked_at: none.clone(), levels: none, last: 0, calls: Vec::new() }
     }
 
     fn step(&self, limit: LimitParams) -> u64 {
@@ -84,7 +87,8 @@ impl Model {
                 Window::Log => self.charges[i].push((now + limit.per, cost, call)),
                 Window::Gcra => {
                     self.leaked_at[i] = self.leaked_at[i].max(now) + step * cost;
-                    positions.push(self.leaked_at[i] + self.refunded[i]);
+                    self.levels[i] += step * cost;
+                    positions.push(self.levels[i]);
                 }
                 Window::Buckets(n) => {
                     let per = n as u64 * step;
@@ -101,6 +105,7 @@ impl Model {
                 _ => unreachable!(),
             }
         }
+        self.last = now;
         self.calls.push((now, cost, positions));
         call
     }
@@ -109,11 +114,22 @@ impl Model {
     fn refund(&mut self, params: &[LimitParams], call: usize, units: u64, now: u64) {
         for (i, limit) in params.iter().enumerate() {
             if self.window == Window::Gcra {
-                let (.., positions) = &self.calls[call];
-                let amount = self.step(*limit) * units;
-                let left = positions[i].saturating_sub(self.refunded[i] + now).min(amount);
-                self.leaked_at[i] -= left;
-                self.refunded[i] += left;
+                let (at, _, positions) = &self.calls[call];
+                let (amount, leaked_at) = (self.step(*limit) * units, self.leaked_at[i]);
+                if at + limit.quota * self.step(*limit) <= now {
+                    continue;
+                }
+                if self.levels[i] <= positions[i] {
+                    // It was the last call.
+                    self.leaked_at[i] -= amount;
+                    self.levels[i] -= amount;
+                    continue;
+                }
+                // As if charges leaked in their order, or as if all later calls were made when the last one was.
+                let since = self.levels[i] - positions[i];
+                let in_order = leaked_at - amount.min(leaked_at.saturating_sub(now + since));
+                let at_once = (leaked_at - amount).max(self.last + since);
+                self.leaked_at[i] = leaked_at.min(in_order).min(at_once);
             }
             for (_, left, _) in self.charges[i].iter_mut().filter(|(.., of)| *of == call) {
                 *left -= units;

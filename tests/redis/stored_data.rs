@@ -268,7 +268,14 @@ async fn charges_of_release_0_1_count_and_are_written_alike() {
         assert_eq!(limiter.check_n("ada", 2).await.unwrap().remaining(), 4, "{window:?}");
         limiter.check_n("bob", 4).await.unwrap();
         let written: Vec<u8> = raw.ask("GET", "fleeting:limit1:l:{bob}").await;
-        assert_eq!((&written[..2], written.len()), (&state[..2], state.len()), "{window:?}");
+        // The window of `Buckets` and the quota of `Gcra` follow, in the form of a further limit.
+        let more = match window {
+            Window::Log => 0,
+            Window::Gcra => 24,
+            _ => 6 + 12,
+        };
+        let expected = (&state[..2], state.len() + more);
+        assert_eq!((&written[..2], written.len()), expected, "{window:?}");
         limiter.reset("bob").await.unwrap();
     }
 }
@@ -300,7 +307,7 @@ async fn charges_of_gcra_without_steps_count() {
     assert!(both.check_n("ada", 7).await.is_err());
     assert_eq!(both.check_n("ada", 2).await.unwrap().remaining(), 4);
     let written: Vec<u8> = raw.ask("GET", key).await;
-    assert_eq!((&written[..2], written.len()), (&b"\x03G"[..], 26 + 2 * 24));
+    assert_eq!((&written[..2], written.len()), (&b"\x03G"[..], 26 + 3 * 24));
 
     // A process with fewer limits keeps the charges of the others.
     raw.set(key, &gcra_state_without_steps()).await;
@@ -308,6 +315,108 @@ async fn charges_of_gcra_without_steps_count() {
     assert!(first.check_n("ada", 7).await.is_err());
     let daily = build(&[Limit::per_hour(1_000), Limit::new(100, 24 * HOUR)]);
     assert_eq!(daily.peek("ada").await.unwrap().remaining(), 96);
+}
+
+/// Scripts of release 0.1 before a key kept the usage of several limits.
+fn former_script(window: Window) -> String {
+    let file = match window {
+        Window::Log => include_str!("../data/limiter-0.1/sliding_log.lua"),
+        Window::Gcra => include_str!("../data/limiter-0.1/gcra.lua"),
+        _ => include_str!("../data/limiter-0.1/buckets.lua"),
+    };
+    [include_str!("../data/limiter-0.1/prelude.lua"), file].join("\n")
+}
+
+/// Calls a former script, and returns whether it admitted the check.
+async fn check_by_former_script(raw: &mut Raw, window: Window, cost: u32, quotas: &[u32]) -> bool {
+    let number = |number: u64| (number as f64).to_le_bytes();
+    let mut arg = [&b"c"[..], &number(cost.into())].concat();
+    for quota in quotas {
+        let step = match window {
+            Window::Gcra => HOUR_MICROS / u64::from(*quota),
+            _ => HOUR_MICROS / 10,
+        };
+        arg.extend([u64::from(*quota), HOUR_MICROS, step].map(number).concat());
+    }
+    let args = (former_script(window), "1", "fleeting:limit1:l:{ada}", arg);
+    let answer: Vec<u8> = raw.ask("EVAL", args).await;
+    // The former fast path of GCRA returns the state.
+    answer.starts_with(b"\x03G") || answer[..8] == number(0)
+}
+
+/// During a rollout, processes of both releases check the same keys in turn.
+#[tokio::test]
+async fn former_scripts_and_present_ones_share_their_states() {
+    let (_server, mut raw, client) = start().await;
+    for window in [Window::Log, Window::Buckets(10), Window::Gcra] {
+        for quotas in [&[100][..], &[100, 200], &[100, 200, 400, 600]] {
+            let limits = quotas.iter().map(|quota| Limit::per_hour(*quota));
+            let builder = RateLimiter::builder(&client, "l").window(window).timeout(patience());
+            let limiter: RateLimiter<String> =
+                limits.fold(builder, |builder, limit| builder.limit(limit)).build().unwrap();
+            let mut left = 100;
+            for round in 0..20 {
+                let permit = limiter.check_n("ada", 3).await.unwrap();
+                assert_eq!(permit.remaining(), left - 3, "{window:?} {quotas:?}");
+                assert!(check_by_former_script(&mut raw, window, 1, quotas).await);
+                left -= 4;
+                if round % 5 == 4 {
+                    permit.refund().await.unwrap();
+                    left += 3;
+                }
+                // A former process with fewer or more limits.
+                if round == 10 {
+                    assert!(check_by_former_script(&mut raw, window, 1, &quotas[..1]).await);
+                    left -= 1;
+                } else if round == 15 && quotas.len() < 3 {
+                    let more = [quotas, &[300]].concat();
+                    assert!(check_by_former_script(&mut raw, window, 1, &more).await);
+                    left -= 1;
+                }
+                assert_eq!(limiter.peek("ada").await.unwrap().remaining(), left, "{window:?}");
+                let kind: Vec<u8> = raw.ask("GETRANGE", ("fleeting:limit1:l:{ada}", 0, 1)).await;
+                assert!([b"\x01L", b"\x01B", b"\x03G"].contains(&&[kind[0], kind[1]]));
+            }
+            assert!(!check_by_former_script(&mut raw, window, left + 1, quotas).await);
+            assert!(limiter.check_n("ada", left + 1).await.is_err(), "{window:?} {quotas:?}");
+            limiter.reset("ada").await.unwrap();
+        }
+    }
+}
+
+/// States of several limits have new kinds, and the former ones again when only one is left.
+#[tokio::test]
+async fn states_of_several_limits_have_kinds_of_their_own() {
+    let (_server, mut raw, client) = start().await;
+    for (window, simple, several) in [
+        (Window::Log, b"\x01L", b"\x01L"),
+        (Window::Buckets(10), b"\x01B", b"\x02B"),
+        (Window::Gcra, b"\x03G", b"\x04G"),
+    ] {
+        let builder = RateLimiter::builder(&client, "l").window(window).limit(Limit::per_hour(9));
+        let limiter: RateLimiter<String> = builder.timeout(patience()).build().unwrap();
+        let kind = async |raw: &mut Raw| -> Vec<u8> {
+            raw.ask("GETRANGE", ("fleeting:limit1:l:{ada}", 0, 1)).await
+        };
+        let short = [Limit::new(9, Duration::from_millis(50))];
+        limiter.check_with("ada", &short).await.unwrap();
+        assert_eq!(kind(&mut raw).await, simple);
+        limiter.check("ada").await.unwrap();
+        assert_eq!(kind(&mut raw).await, several);
+        // The short limit is dropped with its usage. `Buckets` and `Gcra` keep the new kind until it does not matter
+        // that the long one began with calls of the short one.
+        tokio::time::sleep(Duration::from_millis(80)).await;
+        assert_eq!(limiter.check("ada").await.unwrap().remaining(), 6, "{window:?}");
+        assert_eq!(kind(&mut raw).await, several);
+        limiter.reset("ada").await.unwrap();
+        limiter.check("ada").await.unwrap();
+        limiter.check_with("ada", &short).await.unwrap();
+        assert_eq!(kind(&mut raw).await, several);
+        tokio::time::sleep(Duration::from_millis(80)).await;
+        assert_eq!(limiter.check("ada").await.unwrap().remaining(), 6, "{window:?}");
+        assert_eq!(kind(&mut raw).await, simple);
+        limiter.reset("ada").await.unwrap();
+    }
 }
 
 /// A release with another layout has keys of its own, so that both can share a server.

@@ -1,162 +1,363 @@
--- Window::Buckets: buckets of one step each, per / step of them in a window. The calls in a bucket count until all of
--- it is as old as the window: the oldest bucket counts in full. Only buckets with calls are stored.
+-- Window::Buckets: rings of buckets of one step each, per / step of them in a window. The calls in a bucket count until
+-- all of it is as old as the window: the oldest bucket counts in full. Only buckets with calls are stored.
 --
--- KEYS, ARGV and the reply are documented in prelude.lua. The position of a charge is the last microsecond of its
--- bucket.
+-- For each position among the limits of a check, the rings of up to eight windows are known. A check is decided by its
+-- own ring, and charged to all rings of its position, so that no ring loses calls that were made by its limit. A window
+-- that is not known yet begins with the calls of another one: of the shortest that is as long, or else of the longest.
 --
--- State: '\1B'; its creation time, the time of the last charge, its time of expiry; then for each limit the units in
--- use (four bytes) and the number of buckets (two), and for each bucket its last microsecond and its units (four).
+-- KEYS, ARGV and the reply are documented in prelude.lua. The position of a charge is its time. A refund has three
+-- numbers per limit: the number of buckets in a window, that time, and the amount.
+--
+-- State: '\1B' if each position has one ring; its creation time, the time of the last charge, its time of expiry; then
+-- for each position the units in use (four bytes) and the number of buckets (two), and for each bucket its last
+-- microsecond and its units (four). Then, in the form of a further ring without usage, the windows: for each position a
+-- bucket whose time is minus the window. The previous release, which does not write it, keeps it. A ring without a
+-- window is taken for that of the next check.
+--
+-- Otherwise '\2B', and the same times; then for each position the number of its rings (two bytes), and for each of them
+-- its window, the time of its last check, and two times that are zero if it did not begin with calls of another ring:
+-- the calls until the first are those of the other ring, and those until the second may be missing. Then the ring.
+
+-- Maximum number of rings per position.
+local MAX_KNOWN = 8
+-- The maximum of four bytes, which is above every quota.
+local MAX_UNITS = 4294967295
 
 local state = call('GET', key) or ''
 local kind, created, last, expires_at, size = 0x4201, clock, 0, 0, #state
 if size > 0 then
   if size < 26 then return redis.error_reply(foreign) end
   kind, created, last, expires_at = unpack('<Hddd', state)
-  if kind ~= 0x4201 then
-    if kind ~= 0x4c01 and kind ~= 0x4702 and kind ~= 0x4703 then return redis.error_reply(foreign) end
-    state, kind, created, last, expires_at, size = '', 0x4201, clock, 0, 0, 0
-  end
 end
-if last > clock then
-  local ahead, at, pieces = last - clock, 27, {}
-  created, last, expires_at = clock, clock, expires_at - ahead
-  while at <= size do
-    local used, count, from = unpack('<I4I2', state, at)
-    pieces[#pieces + 1] = pack('<I4I2', used, count)
-    at = from + 12 * count
-    for bucket = from, at - 12, 12 do
-      pieces[#pieces + 1] = pack('<d', unpack('<d', state, bucket) - ahead) .. sub(state, bucket + 8, bucket + 11)
-    end
-  end
-  state = pack('<Hddd', kind, created, last, expires_at) .. table.concat(pieces)
-  call('SET', key, state, 'KEEPTTL')
-end
-local now = clock
 
 -- Fast path for most calls: a check of a single limit that admits it, into an existing bucket, while no bucket leaves
 -- the window. It is equivalent to the general path below, with half of the work.
-if verb == 'c' and #args == 33 and size >= 44 then
+if verb == 'c' and #args == 33 and size >= 62 and kind == 0x4201 and last <= clock then
   local used, count, oldest = unpack('<I4I2d', state, 27)
-  if size == 32 + 12 * count and used + cost <= quota then
-    local newest, units = unpack('<dI4', state, size - 11)
-    if oldest + per > now and newest >= now and newest < last + step then
+  if size == 50 + 12 * count and used + cost <= quota then
+    local newest, units, _, _, window = unpack('<dI4I4I2d', state, size - 29)
+    if window == -per and oldest + per > clock and newest >= clock and newest < last + step then
       used = used + cost
-      call('SET', key, pack('<HdddI4I2', kind, created, now, expires_at, used, count) .. sub(state, 33, size - 12)
-        .. pack('<dI4', newest, units + cost), 'KEEPTTL')
-      return pack('<ddddd', 0, created, newest, quota - used, oldest + per - now)
+      call('SET', key, pack('<HdddI4I2', kind, created, clock, expires_at, used, count) .. sub(state, 33, size - 30)
+        .. pack('<dI4', newest, units + cost) .. sub(state, size - 17), 'KEEPTTL')
+      return pack('<ddddd', 0, created, clock, quota - used, oldest + per - clock)
     end
   end
 end
 
--- Offset of the next limit.
-local after = 27
+-- A ring is a table: its window, its three times as in '\2B', the units in use, the number of buckets, a string with the
+-- buckets, and the offset of the first.
+local PER, CHECKED, SINCE, MISSING, USED, COUNT, BUFFER, FROM = 1, 2, 3, 4, 5, 6, 7, 8
+local max, min, ceil, floor = math.max, math.min, math.ceil, math.floor
+
+local positions = {}
+if size == 0 then
+  -- No state.
+elseif kind == 0x4201 then
+  local from = 27
+  while from <= size do
+    local used, count, first = unpack('<I4I2', state, from)
+    if count > 0 and unpack('<d', state, first) < 0 then
+      for i = 1, count == #positions and count or 0 do
+        positions[i][1][PER] = -unpack('<d', state, first + 12 * (i - 1))
+      end
+      break
+    end
+    positions[#positions + 1] = {{0, last, 0, 0, used, count, state, first}}
+    from = first + 12 * count
+  end
+elseif kind == 0x4202 then
+  local from = 27
+  while from < size do
+    local known, rings = {}, 0
+    rings, from = unpack('<H', state, from)
+    for j = 1, rings do
+      local per, checked, since, missing, used, count, first = unpack('<ddddI4I2', state, from)
+      known[j] = {per, checked, since, missing, used, count, state, first}
+      from = first + 12 * count
+    end
+    positions[#positions + 1] = known
+  end
+else
+  if kind ~= 0x4c01 and kind ~= 0x4702 and kind ~= 0x4703 and kind ~= 0x4704 then
+    return redis.error_reply(foreign)
+  end
+  size, created, last, expires_at = 0, clock, 0, 0
+end
+
+-- Returns the time and the units of a bucket, counted from 0.
+local function bucket_at(ring, index)
+  return unpack('<dI4', ring[BUFFER], ring[FROM] + 12 * index)
+end
+
+-- Returns some buckets as they are stored.
+local function slice(ring, first, upto)
+  local from = ring[FROM]
+  return sub(ring[BUFFER], from + 12 * first, from + 12 * upto - 1)
+end
+
+-- Replaces all buckets.
+local function replace(ring, buffer)
+  ring[BUFFER], ring[FROM], ring[COUNT] = buffer, 1, #buffer / 12
+end
+
+-- Removes the buckets that have left the window.
+local function expire(ring)
+  while ring[COUNT] > 0 do
+    local bucket, units = bucket_at(ring, 0)
+    if bucket + ring[PER] > clock then break end
+    ring[USED], ring[COUNT], ring[FROM] = ring[USED] - units, ring[COUNT] - 1, ring[FROM] + 12
+  end
+end
+
+-- Returns the state as it is stored.
+local function encode()
+  local is_simple, list, windows = true, {}, {}
+  for i = 1, #positions do
+    local ring = positions[i][1]
+    -- Otherwise it would not be known which charges can be refunded.
+    is_simple = is_simple and #positions[i] == 1 and (ring[SINCE] == 0 or ring[SINCE] + ring[PER] <= clock)
+  end
+  for i = 1, #positions do
+    local known = positions[i]
+    if not is_simple then list[#list + 1] = pack('<H', #known) end
+    for j = 1, #known do
+      local ring = known[j]
+      if not is_simple then
+        list[#list + 1] = pack('<dddd', ring[PER], ring[CHECKED], ring[SINCE], ring[MISSING])
+      end
+      list[#list + 1] = pack('<I4I2', ring[USED], ring[COUNT])
+      list[#list + 1] = slice(ring, 0, ring[COUNT])
+    end
+    windows[i] = pack('<dI4', -known[1][PER], 0)
+  end
+  if is_simple and positions[1] and positions[1][1][PER] > 0 then
+    list[#list + 1] = pack('<I4I2', 0, #windows)
+    list[#list + 1] = table.concat(windows)
+  end
+  return pack('<Hddd', is_simple and 0x4201 or 0x4202, created, last, expires_at) .. table.concat(list)
+end
+
+if last > clock then
+  local ahead = last - clock
+  created, last, expires_at = clock, clock, expires_at - ahead
+  for i = 1, #positions do
+    for j = 1, #positions[i] do
+      local ring, pieces = positions[i][j], {}
+      for index = 0, ring[COUNT] - 1 do
+        local bucket, units = bucket_at(ring, index)
+        pieces[index + 1] = pack('<dI4', bucket - ahead, units)
+      end
+      replace(ring, table.concat(pieces))
+      ring[CHECKED] = ring[CHECKED] - ahead
+      if ring[SINCE] > 0 then
+        ring[SINCE], ring[MISSING] = max(1, ring[SINCE] - ahead), max(0, ring[MISSING] - ahead)
+      end
+    end
+  end
+  call('SET', key, encode(), 'KEEPTTL')
+end
+local now = clock
+
+-- Takes units from the buckets from `index` on that end at `upto` or before.
+local function take(ring, index, upto, units)
+  while units > 0 and index < ring[COUNT] do
+    local bucket, stored = bucket_at(ring, index)
+    if bucket > upto then return end
+    local back = min(stored, units)
+    units, ring[USED] = units - back, ring[USED] - back
+    local left = back < stored and pack('<dI4', bucket, stored - back) or ''
+    replace(ring, slice(ring, 0, index) .. left .. slice(ring, index + 1, ring[COUNT]))
+    if left ~= '' then index = index + 1 end
+  end
+end
 
 if verb == 'r' then
   if size == 0 or cost ~= created then return 0 end
-  local pieces = {sub(state, 1, 26)}
-  for i = 1, (#args - 9) / 16 do
-    local position, amount = unpack('<dd', args, 16 * i - 6)
-    if after > size then break end
-    local used, count, from = unpack('<I4I2', state, after)
-    local upto = from + 12 * count
-    after = upto
-    local list = sub(state, from, upto - 1)
-    for at = upto - 12, from, -12 do
-      local bucket, units = unpack('<dI4', state, at)
-      if bucket == position then
-        local back = math.min(units, amount)
-        used = used - back
-        local left = back < units and pack('<dI4', bucket, units - back) or ''
-        count = count - (left == '' and 1 or 0)
-        list = sub(state, from, at - 1) .. left .. sub(state, at + 12, upto - 1)
-        break
+  for i = 1, min(#positions, (#args - 9) / 24) do
+    local number, at, amount = unpack('<ddd', args, 24 * i - 14)
+    for j = 1, #positions[i] do
+      local ring = positions[i][j]
+      -- Without a window: written by the previous release.
+      if ring[PER] == 0 then break end
+      local step, since = ceil(ring[PER] / number), ring[SINCE]
+      -- The bucket that has the call.
+      local from, upto = at, at + step - 1
+      if at <= since then
+        -- A call of another ring: this bucket or a later one, since the other may have longer steps. Nothing is taken if
+        -- it may have left the window already.
+        from, upto = since - floor((since - at) / step) * step, since
+      end
+      expire(ring)
+      if at > ring[MISSING] and (at > since or from + ring[PER] > now) then
+        local index = 0
+        while index < ring[COUNT] and bucket_at(ring, index) < from do index = index + 1 end
+        take(ring, index, upto, amount)
       end
     end
-    pieces[i + 1] = pack('<I4I2', used, count) .. list
   end
-  call('SET', key, table.concat(pieces) .. sub(state, after), 'KEEPTTL')
+  call('SET', key, encode(), 'KEEPTTL')
   return 1
 end
 
--- For each limit: the units in use, the number of buckets, the offsets of the first and past the last, and the time of
--- the oldest.
-local found = {}
-local which, ready = 0, 0
+-- Returns the ring of a window of which the calls are taken from other rings.
+local function derive(known, per, step)
+  local source
+  for j = 1, #known do
+    local other = known[j]
+    local is_better = other[USED] > 0
+    if is_better and source then
+      if source[PER] < per then
+        is_better = other[PER] > source[PER]
+      else
+        is_better = other[PER] >= per and other[PER] < source[PER]
+      end
+    end
+    if is_better then source = other end
+  end
+  local ring = {per, now, last, last, 0, 0, '', 1}
+  if not source then return ring end
+  ring[MISSING] = max(now - source[PER], source[MISSING])
+  local pieces, position, sum = {}, 0, 0
+  for index = 0, source[COUNT] - 1 do
+    local bucket, units = bucket_at(source, index)
+    -- The calls in the newest bucket came no later than the last charge.
+    local at = last - floor(max(0, last - bucket) / step) * step
+    if at + per > now then
+      if at > position then position, sum, pieces[#pieces + 1] = at, 0, '' end
+      sum, ring[USED] = sum + units, ring[USED] + units
+      pieces[#pieces] = pack('<dI4', at, sum)
+    end
+  end
+  replace(ring, table.concat(pieces))
+  return ring
+end
+
+-- For each limit its ring.
+local own = {}
+local which, ready, writes = 0, 0, false
 for i = 1, limits do
   local quota, per, step = unpack('<ddd', args, 24 * i - 14)
-  local used, count, from, oldest = 0, 0, after, now
-  if after <= size then used, count, from = unpack('<I4I2', state, after) end
-  after = from + 12 * count
-  if count > 0 and unpack('<d', state, after - 12) >= last + step then
-    -- Written under limits with a longer step. The calls in the newest bucket came no later than the last charge.
-    state = sub(state, 1, after - 13) .. pack('<d', last) .. sub(state, after - 4)
+  local known = positions[i] or {}
+  local ring
+  for j = 1, #known do
+    local other = known[j]
+    if other[PER] == 0 then other[PER] = per end
+    expire(other)
+    if other[PER] == per then ring = other end
   end
-  while count > 0 do
-    local bucket, units = unpack('<dI4', state, from)
-    if bucket + per > now then
-      oldest = bucket
-      break
-    end
-    used, count, from = used - units, count - 1, from + 12
+  if not ring then
+    ring = derive(known, per, step)
+    -- A denial keeps it too: the other rings may lose the calls sooner.
+    writes = writes or #known > 0
+    known[#known + 1] = ring
+    positions[i] = known
   end
-  local excess, at = verb == 'd' and 0 or used + cost - quota, from
+  local count = ring[COUNT]
+  if count > 0 and bucket_at(ring, count - 1) >= last + step then
+    -- Written with longer steps. The calls in the newest bucket came no later than the last charge.
+    local _, units = bucket_at(ring, count - 1)
+    replace(ring, slice(ring, 0, count - 1) .. pack('<dI4', last, units))
+    expire(ring)
+  end
+  if #known > 1 and ring[CHECKED] + per / 2 <= now then writes = true end
+  ring[CHECKED] = now
+  own[i] = ring
+  local excess, index = verb == 'd' and 0 or ring[USED] + cost - quota, 0
   while excess > 0 do
-    local bucket, units = unpack('<dI4', state, at)
-    excess, at = excess - units, at + 12
+    local bucket, units = bucket_at(ring, index)
+    excess, index = excess - units, index + 1
     if excess <= 0 and bucket + per > ready then which, ready = i, bucket + per end
   end
-  found[i] = {used, count, from, after, oldest}
+end
+
+-- Charges the cost to a ring.
+local function charge(ring, step)
+  local count, used = ring[COUNT], ring[USED]
+  local units = min(cost, MAX_UNITS - used)
+  -- The first bucket ends with its first call, which then leaves after exactly one window. Later buckets follow in whole
+  -- steps.
+  local position = now
+  ring[USED] = used + units
+  if count > 0 then
+    local newest, in_it = bucket_at(ring, count - 1)
+    if newest >= now then
+      position, units, count = newest, units + in_it, count - 1
+    else
+      position = newest + ceil((now - newest) / step) * step
+    end
+  end
+  replace(ring, slice(ring, 0, count) .. pack('<dI4', position, units))
 end
 
 local charged = which == 0 and verb ~= 'p'
-local reply, all, position = pack('<dd', which, which == 0 and created or ready - clock), '', 0
-local expiry = expires_at
-for i = 1, limits do
-  local quota, per, step = unpack('<ddd', args, 24 * i - 14)
-  local limit = found[i]
-  local used, count, from, upto = limit[1], limit[2], limit[3], limit[4]
-  if charged then
-    -- The maximum of four bytes, which is above every quota.
-    local units = math.min(cost, 4294967295 - used)
-    used = used + units
-    -- The first bucket ends with its first call, which then leaves after exactly one window. Later buckets follow in
-    -- whole steps.
-    position = now
-    if count > 0 then
-      local newest, in_it = unpack('<dI4', state, upto - 12)
-      if newest >= now then
-        position, units, upto, count = newest, units + in_it, upto - 12, count - 1
-      else
-        position = newest + math.ceil((now - newest) / step) * step
+for i = 1, charged and limits or 0 do
+  local _, per, step = unpack('<ddd', args, 24 * i - 14)
+  local known, stays = positions[i], {}
+  local longest, soonest, soonest_end = 0, nil, nil
+  for j = 1, #known do longest = max(longest, known[j][PER]) end
+  for j = 1, #known do
+    local ring = known[j]
+    local is_own = ring == own[i]
+    -- Others are kept while they are in use, if they are the longest or were checked within their window.
+    if is_own or ring[USED] > 0 and (ring[PER] == longest or ring[CHECKED] + ring[PER] > now) then
+      charge(ring, is_own and step or ceil(ring[PER] * step / per))
+      stays[#stays + 1] = ring
+      local until_idle = bucket_at(ring, ring[COUNT] - 1) + ring[PER]
+      if not is_own and (not soonest or until_idle < soonest_end) then
+        soonest, soonest_end = #stays, until_idle
       end
     end
-    count = count + 1
-    local list = sub(state, from, upto - 1)
-    all = all .. pack('<I4I2', used, count) .. list .. pack('<dI4', position, units)
-    if position + per > expiry then expiry = position + per end
   end
-  local more = -1
-  if used > quota and verb ~= 'd' then
-    -- More is in use than the quota, which was larger before or for other calls.
-    local excess, at = used + 1 - quota, from
-    repeat
-      local bucket, units = unpack('<dI4', state, at)
-      more, excess, at = bucket + per - clock, excess - units, at + 12
-    until excess <= 0
-  elseif used > 0 then
-    more = limit[5] + per - clock
-  end
-  reply = reply .. pack('<ddd', position, used < quota and quota - used or 0, more)
+  if #stays > MAX_KNOWN then table.remove(stays, soonest) end
+  positions[i] = stays
 end
 
-if charged then
-  -- The charges of further limits are kept.
-  if after <= size then all = all .. sub(state, after) end
-  all = pack('<Hddd', kind, created, now, expiry) .. all
+local reply = pack('<dd', which, which == 0 and created or ready - clock)
+for i = 1, limits do
+  local quota, per = unpack('<dd', args, 24 * i - 14)
+  local ring = own[i]
+  local used, more = ring[USED], -1
+  if used > quota and verb ~= 'd' then
+    -- More is in use than the quota, which was larger before or for other calls.
+    local excess, index = used + 1 - quota, 0
+    repeat
+      local bucket, units = bucket_at(ring, index)
+      more, excess, index = bucket + per - clock, excess - units, index + 1
+    until excess <= 0
+  elseif used > 0 then
+    more = bucket_at(ring, 0) + per - clock
+  end
+  reply = reply .. pack('<ddd', now, used < quota and quota - used or 0, more)
+end
+
+if charged or writes and verb ~= 'p' then
+  -- A full server refuses this after a denial, which is returned nevertheless.
+  local set = charged and call or redis.pcall
+  if charged then last = now end
+  -- Positions beyond those of the check are dropped with their last usage.
+  for i = #positions, limits + 1, -1 do
+    local is_used = false
+    for j = 1, #positions[i] do
+      local ring = positions[i][j]
+      if ring[PER] > 0 then expire(ring) end
+      is_used = is_used or ring[USED] > 0
+    end
+    if is_used then break end
+    positions[i] = nil
+  end
+  local expiry = expires_at
+  for i = 1, #positions do
+    for j = 1, #positions[i] do
+      local ring = positions[i][j]
+      if ring[COUNT] > 0 then expiry = max(expiry, bucket_at(ring, ring[COUNT] - 1) + ring[PER]) end
+    end
+  end
   if expiry > expires_at then
-    call('SET', key, all, 'PXAT', string.format('%d', expiry / 1000 + 1))
+    expires_at = expiry
+    set('SET', key, encode(), 'PXAT', string.format('%d', expiry / 1000 + 1))
   else
-    call('SET', key, all, 'KEEPTTL')
+    set('SET', key, encode(), 'KEEPTTL')
   end
 end
 return reply

@@ -157,6 +157,8 @@ impl<K> RateLimiterBuilder<K> {
             breaker: CircuitBreaker::new(),
             deny_cache: (self.deny_cache > 0).then(|| DenyCache::new(self.deny_cache, &name)),
             waiting: Waiting::new(DefaultHasher::default()),
+            #[cfg(feature = "axum")]
+            probing: Waiting::new(DefaultHasher::default()),
             wait: self.wait,
             counters: Default::default(),
             quiet_until: Default::default(),

@@ -29,6 +29,14 @@ pub(super) struct Attempt<'a> {
     pub(super) is_waiter: bool,
 }
 
+/// Look-up of a call in the cache of denials, before the server is asked.
+pub(super) struct DenialLookup<'a> {
+    /// `None` if denials are not cached.
+    cache: Option<(&'a DenyCache, Lookup)>,
+    /// True if denials of the subject are cached, of other calls.
+    has_denials: bool,
+}
+
 /// Decision about a call.
 pub(super) struct Decision {
     pub(super) outcome: Result<Permit, Limited>,
@@ -63,21 +71,11 @@ impl LimiterState {
         coop::proceed().await;
         let current = self.current_limits.get();
         let limits = limits_override.unwrap_or(&current.limits);
-        if let Some(decision) = deny_above_quota(limits, cost) {
-            return Ok(decision);
-        }
-        if limits.is_empty() {
-            return Ok(uncounted());
-        }
         let attempt = Attempt { subject: &subject, cost, limits, limits_override, is_waiter };
-        // Taken before the call: a cached denial counts from here, and is not cached if the subject changed during the
-        // call.
-        let lookup = self.deny_cache.as_ref().map(|cache| (cache, cache.look_up(&subject)));
-        let found = lookup.map(|(cache, at)| cache.find(at, &subject, cost, limits_override));
-        let (denial, is_known) = found.unwrap_or_default();
-        if let Some(denial) = denial {
-            return Ok(self.deny_locally(&attempt, denial));
-        }
+        let lookup = match self.decide_locally(&attempt) {
+            Ok(decision) => return Ok(decision),
+            Err(lookup) => lookup,
+        };
         let args = self.limit_args_of(limits_override, &current);
         let call = protocol::call_with_limits(Verb::Check, self.window, &subject, cost, &args);
         // Sent once: a second check could charge twice.
@@ -90,51 +88,66 @@ impl LimiterState {
                 }
             };
         let outcome = match outcome {
-            Outcome::Charged { created_at, charges } => {
+            Outcome::Charged { charges } => {
                 self.counters.admitted.add(1);
                 // The charge postpones the times at which other costs would pass.
-                if is_known {
+                if lookup.has_denials {
                     self.forget_denials(&subject);
                 }
                 let least = remaining.iter().map(|quota| quota.remaining).min();
                 let limiter = Arc::clone(self);
                 let limit_args = limits_override.map(|_| args);
                 Ok(Permit {
-                    charged: Charged::OnServer {
-                        limiter,
-                        subject,
-                        created_at,
-                        charges,
-                        limit_args,
-                    },
+                    charged: Charged::OnServer { limiter, subject, charges, limit_args },
                     remaining: least.unwrap_or(u32::MAX),
                     cost,
                 })
             }
             Outcome::Denied { limit, wait } => {
-                Err(self.deny_by_server(&attempt, limit, wait, &remaining, lookup))
+                Err(self.deny_by_server(&attempt, limit, wait, &remaining, &lookup))
             }
         };
         Ok(Decision { outcome, remaining })
     }
 
-    /// Returns the decision about a call whose denial is cached, and counts it.
-    pub(super) fn deny_locally(&self, attempt: &Attempt<'_>, denial: Denial) -> Decision {
-        if !attempt.is_waiter {
-            self.count_denial(attempt.subject, limit_index(&denial.limited, attempt.limits));
+    /// Decides about a call that needs no server: its cost is above a quota, it has no limits, or its denial is cached,
+    /// which is then counted. Otherwise returns the look-up in the cache.
+    pub(super) fn decide_locally(
+        &self,
+        attempt: &Attempt<'_>,
+    ) -> Result<Decision, DenialLookup<'_>> {
+        let Attempt { subject, cost, limits, limits_override, is_waiter } = *attempt;
+        if let Some(decision) = deny_above_quota(limits, cost) {
+            return Ok(decision);
+        }
+        if limits.is_empty() {
+            return Ok(uncounted());
+        }
+        let Some(cache) = &self.deny_cache else {
+            return Err(DenialLookup { cache: None, has_denials: false });
+        };
+        // Taken before the call: a cached denial counts from here, and is not cached if the subject changed during the
+        // call.
+        let at = cache.look_up(subject);
+        let (denial, has_denials) = cache.find(at, subject, cost, limits_override);
+        let Some(denial) = denial else {
+            return Err(DenialLookup { cache: Some((cache, at)), has_denials });
+        };
+        if !is_waiter {
+            self.count_denial(subject, limit_index(&denial.limited, limits));
             self.counters.denied_locally.add(1);
         }
-        Decision { outcome: Err(denial.limited), remaining: denial.remaining }
+        Ok(Decision { outcome: Err(denial.limited), remaining: denial.remaining })
     }
 
-    /// Returns the denial by the server of a call, counts it and caches it. `lookup` was taken before the call.
+    /// Returns the denial by the server of a call, counts it and caches it.
     pub(super) fn deny_by_server(
         &self,
         attempt: &Attempt<'_>,
         limit: usize,
         wait: Duration,
         remaining: &PerLimit<Remaining>,
-        lookup: Option<(&DenyCache, Lookup)>,
+        lookup: &DenialLookup<'_>,
     ) -> Limited {
         let Attempt { subject, cost, limits, limits_override, is_waiter } = *attempt;
         if !is_waiter {
@@ -144,7 +157,7 @@ impl LimiterState {
         let several = exceeded(limits, remaining, cost);
         let limited = Limited::new(limits[limit].clone(), cost, ready, several)
             .with_remaining(remaining[limit].remaining);
-        if let Some((cache, at)) = lookup
+        if let Some((cache, at)) = lookup.cache
             && let Some(until) = at.asked_at.checked_add(wait)
         {
             let (limited, remaining) = (limited.clone(), remaining.clone());
@@ -189,7 +202,7 @@ impl LimiterState {
 }
 
 /// Denies a cost above a quota, which can never pass, without a round trip.
-pub(super) fn deny_above_quota(limits: &[Limit], cost: u32) -> Option<Decision> {
+fn deny_above_quota(limits: &[Limit], cost: u32) -> Option<Decision> {
     let exceeded = limits.iter().filter(|limit| limit.quota() < cost);
     let limit = exceeded.clone().next()?;
     let several = Several::of(exceeded.clone());

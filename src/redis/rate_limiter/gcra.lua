@@ -1,120 +1,286 @@
--- Window::Gcra, the generic cell rate algorithm (ITU-T I.371): for each limit the time at which everything has leaked,
--- the total amount refunded so far, and the step of the last check. A step is the time in which one unit leaks. If a
--- check has another step (another plan, or changed limits), what is in use remains the same number of units.
+-- Window::Gcra, the generic cell rate algorithm (ITU-T I.371). Each limit has a bucket that leaks one unit per step. For
+-- each position among the limits of a check, the buckets of up to eight limits are known. A check is decided by its own
+-- buckets, and charged to these; it is also noted in the other buckets of the same position, which it fills at most. So
+-- no bucket loses the calls of its own limit. A limit that is not known yet begins with the units that were in use right
+-- after the last charge, at most its quota.
 --
--- KEYS and ARGV are documented in prelude.lua, and so is the reply except for its numbers per limit. The position of a
--- charge is the sum of both times, including the charge; amounts are times too. A check returns 0 and the creation
--- time, or the limit with the longest wait and that wait; `now`; the clock; and for each limit both times and the step,
--- from which the remaining units are computed.
+-- KEYS and ARGV are documented in prelude.lua, and so is the reply except for its numbers per limit. A step of a
+-- millisecond or more is a whole number of microseconds; a shorter one has a fraction. A check returns 0 and the
+-- creation time, or the limit with the longest wait and that wait; `now`; then for each limit the time until its bucket
+-- is empty, and its level. After these follow the charges that were noted: the position among the limits, the step, the
+-- quota, the level, and the amount, which is the time in which it leaks. A refund has the time of the check, and then
+-- these five numbers for each charge.
 --
--- State: '\3G'; its creation time, the time of the last charge, its time of expiry, and for each limit both times and
--- the step, which is zero if it is not known. The former '\2G', without steps, is read too.
+-- The level is the sum of all charges of a bucket. It only decreases if its last charge is refunded. So the difference
+-- of two levels is the amount that was charged in between.
+--
+-- State: '\3G' if each position has one limit with a step of a millisecond or more; its creation time, the time of the
+-- last charge, and its time of expiry. Then for each position the time at which the bucket is empty, a number which is
+-- added to it for the level (relative to the creation time), and the step, or zero if it is not known. Then the quotas
+-- of all positions, three numbers in a group, filled up with zeros. The previous release knows no quotas, and keeps
+-- each group as a further limit without usage, since no time is that small. It ignores the quota, and converts
+-- the state if the step has changed. States without quotas are read, and so is the former '\2G', without steps.
+--
+-- Otherwise '\4G', and the same times; then for each position the number of its limits (two bytes), and for each of them
+-- its quota, its step, the time from the last charge until its bucket is empty, its level, the time at which it began,
+-- or zero if that does not matter, and the time of its last check.
+
+-- Maximum number of limits per position.
+local MAX_KNOWN = 8
+-- Steps below are fractions, and charges may be above the quota by rounding errors: by less than this part of a unit.
+local MILLISECOND, TOLERANCE = 1000, 1e-4
 
 local state = call('GET', key)
 
 -- Fast path for most calls: a check of a single limit that admits it, without a later expiry of the key. It is
 -- equivalent to the general path below, with half of the work. It returns the new state, which has all numbers of the
 -- reply, instead of formatting these once more.
-if verb == 'c' and #args == 33 and state and #state == 50 then
-  local kind, created, last, expires_at, at, back, known = unpack('<Hdddddd', state)
-  at = (at > clock and at or clock) + step * cost
-  if kind == 0x4703 and known == step and last <= clock and at - step * quota <= clock and at <= expires_at then
-    state = pack('<Hdddddd', kind, created, clock, expires_at, at, back, step)
-    call('SET', key, state, 'KEEPTTL')
-    return state
+if verb == 'c' and #args == 33 and state then
+  if #state == 74 then
+    local kind, created, last, expires_at, at, back, known, of = unpack('<Hddddddd', state)
+    at = (at > clock and at or clock) + step * cost
+    if kind == 0x4703 and known == step and of == quota and last <= clock and at - step * quota <= clock
+      and at <= expires_at then
+      state = pack('<Hddddddddd', kind, created, clock, expires_at, at, back, step, quota, 0, 0)
+      call('SET', key, state, 'KEEPTTL')
+      return state
+    end
+  elseif #state == 76 then
+    local kind, created, last, expires_at, count, of, known, left, level, began = unpack('<HdddHddddd', state)
+    if kind == 0x4704 and count == 1 and known == step and of == quota and last <= clock then
+      left = left - (clock - last)
+      left = (left > 0 and left or 0) + step * cost
+      if left <= step * (quota + TOLERANCE) and clock + left <= expires_at then
+        level = level + step * cost
+        state = pack('<HdddHdddddd', kind, created, clock, expires_at, 1, quota, step, left, level, began, clock)
+        call('SET', key, state, 'KEEPTTL')
+        return state
+      end
+    end
   end
 end
 
-local kind, created, last, expires_at, stored = 0x4703, clock, 0, 0, 0
+-- A bucket is a table of six numbers, as in '\4G', and the amount of the present charge.
+local QUOTA, STEP, LEFT, LEVEL, BEGAN, CHECKED, GROWN = 1, 2, 3, 4, 5, 6, 7
+local max, min, ceil = math.max, math.min, math.ceil
+
+local kind, created, last, expires_at, size = 0x4703, clock, 0, 0, state and #state or 0
+local positions = {}
 if state then
-  if #state < 26 then return redis.error_reply(foreign) end
+  if size < 26 then return redis.error_reply(foreign) end
   kind, created, last, expires_at = unpack('<Hddd', state)
-  if kind == 0x4703 then
-    stored = (#state - 26) / 24
-  elseif kind == 0x4702 and verb ~= 'r' then
-    kind, stored = 0x4703, (#state - 26) / 16
-    local times = {}
-    for i = 1, stored do times[i] = sub(state, 11 + 16 * i, 26 + 16 * i) .. pack('<d', 0) end
-    state = pack('<Hddd', kind, created, last, expires_at) .. table.concat(times)
+  if kind == 0x4704 then
+    local count, from = 0, 27
+    while from < size do
+      local known = {}
+      count, from = unpack('<H', state, from)
+      for j = 1, count do
+        known[j] = {unpack('<dddddd', state, from)}
+        from = from + 48
+      end
+      positions[#positions + 1] = known
+    end
+  elseif kind == 0x4703 or kind == 0x4702 and verb ~= 'r' then
+    local width = kind == 0x4703 and 24 or 16
+    local stored = (size - 26) / width
+    for i = 1, stored do
+      local from = 27 + width * (i - 1)
+      local at, back = unpack('<dd', state, from)
+      if at >= 1 and at < 4294967296 then
+        -- The quotas begin here. If a process of the previous release has overwritten some, none are known.
+        if stored - #positions == ceil(#positions / 3) then
+          for j = 1, #positions do positions[j][1][QUOTA] = unpack('<d', state, from + 8 * (j - 1)) end
+        end
+        break
+      end
+      local known = width == 24 and unpack('<d', state, from + 16) or 0
+      positions[i] = {{0, known, max(0, at - last), at + back - created, 0, last}}
+    end
   else
     -- No process has a permit for a charge in '\2G' that it could refund here.
-    if kind ~= 0x4c01 and kind ~= 0x4201 and kind ~= 0x4702 then return redis.error_reply(foreign) end
-    state, kind, created, last, expires_at = nil, 0x4703, clock, 0, 0
+    if kind ~= 0x4c01 and kind ~= 0x4201 and kind ~= 0x4202 and kind ~= 0x4702 then
+      return redis.error_reply(foreign)
+    end
+    state, created, last, expires_at = nil, clock, 0, 0
   end
 end
-if last > clock then
-  local ahead, times = last - clock, {}
-  for i = 1, stored do
-    local at, back, step = unpack('<ddd', state, 3 + 24 * i)
-    times[i] = pack('<ddd', math.max(0, at - ahead), back, step)
+
+-- Returns the state as it is stored.
+local function encode()
+  local is_simple, list, quotas = true, {}, {}
+  for i = 1, #positions do
+    local known = positions[i]
+    local bucket = known[1]
+    is_simple = is_simple and #known == 1 and (bucket[STEP] >= MILLISECOND or bucket[STEP] == 0)
+      -- Otherwise permits for charges to an earlier bucket of the same limit could be refunded.
+      and (bucket[BEGAN] == 0 or bucket[BEGAN] + 2 * bucket[QUOTA] * bucket[STEP] <= last)
   end
+  for i = 1, #positions do
+    local known = positions[i]
+    if is_simple then
+      local bucket = known[1]
+      local at = last + bucket[LEFT]
+      list[i] = pack('<ddd', at, bucket[LEVEL] + created - at, bucket[STEP])
+      quotas[i] = pack('<d', bucket[QUOTA])
+    else
+      list[#list + 1] = pack('<H', #known)
+      for j = 1, #known do
+        local bucket = known[j]
+        list[#list + 1] = pack('<dddddd', bucket[1], bucket[2], bucket[3], bucket[4], bucket[5], bucket[6])
+      end
+    end
+  end
+  if is_simple and positions[1] and positions[1][1][QUOTA] > 0 then
+    while #quotas % 3 > 0 do quotas[#quotas + 1] = pack('<d', 0) end
+    list[#list + 1] = table.concat(quotas)
+  end
+  return pack('<Hddd', is_simple and 0x4703 or 0x4704, created, last, expires_at) .. table.concat(list)
+end
+
+if last > clock then
+  local ahead = last - clock
   created, last, expires_at = clock, clock, expires_at - ahead
-  state = pack('<Hddd', kind, created, last, expires_at) .. table.concat(times)
-  call('SET', key, state, 'KEEPTTL')
+  for i = 1, #positions do
+    for j = 1, #positions[i] do
+      local bucket = positions[i][j]
+      if bucket[BEGAN] > 0 then bucket[BEGAN] = max(1, bucket[BEGAN] - ahead) end
+      bucket[CHECKED] = bucket[CHECKED] - ahead
+    end
+  end
+  call('SET', key, encode(), 'KEEPTTL')
 end
 local now = clock
+-- Amount that each bucket has leaked since the last charge.
+local leaked = now - last
 
 if verb == 'r' then
   if not state or cost ~= created then return 0 end
-  local parts = {sub(state, 1, 26)}
-  for i = 1, stored do
-    -- Charges leak in order, this one until its position. Amounts refunded since do not leak any more, so they are
-    -- subtracted: a refund never returns more than what has not leaked yet.
-    local at, back, step = unpack('<ddd', state, 3 + 24 * i)
-    local position, amount = 0, 0
-    if 16 * i < #args then position, amount = unpack('<dd', args, 16 * i - 6) end
-    local left = math.max(0, math.min(position - back - now, amount))
-    parts[i + 1] = pack('<ddd', math.max(0, at - left), back + left, step)
+  local at = unpack('<d', args, 10)
+  for from = 18, #args, 40 do
+    local i, step, quota, level, amount = unpack('<ddddd', args, from)
+    local known, stays, is_used = positions[i] or {}, {}, false
+    for j = 1, #known do
+      local bucket = known[j]
+      local left = bucket[LEFT]
+      -- A bucket that began after the charge, with units of others, begins again, unless the others are empty.
+      if bucket[BEGAN] <= at or bucket[LEVEL] > 0 then
+        stays[#stays + 1] = bucket
+        is_used = is_used or left > leaked
+      end
+      local is_same = bucket[STEP] == step and (bucket[QUOTA] == quota or bucket[QUOTA] == 0)
+      if is_same and at >= bucket[BEGAN] and at + quota * step > now then
+        local since = bucket[LEVEL] - level
+        if since <= step * TOLERANCE then
+          -- It was the last charge.
+          bucket[LEVEL] = bucket[LEVEL] - amount
+          bucket[LEFT] = max(0, left - amount)
+        else
+          -- Two upper bounds of the usage without this charge. By the first, charges leak in their order; by the second,
+          -- all later ones were made when the last one was.
+          local leaks_last = left - min(amount, max(0, left - leaked - since))
+          bucket[LEFT] = min(left, leaks_last, max(left - amount, since))
+        end
+      end
+    end
+    if is_used then positions[i] = stays end
   end
-  call('SET', key, table.concat(parts), 'KEEPTTL')
+  call('SET', key, encode(), 'KEEPTTL')
   return 1
 end
 
--- Times as if the cost were charged; those in use now, by the steps of this check; and until when these are.
-local which, ready, expiry, times = 0, now, expires_at, ''
-local converts, present, until_idle = false, '', expires_at
+-- For each limit its bucket.
+local own = {}
+local which, ready, writes = 0, 0, false
 for i = 1, limits do
   local quota, _, step = unpack('<ddd', args, 24 * i - 14)
-  local at, back, known = 0, 0, step
-  if i <= stored then at, back, known = unpack('<ddd', state, 3 + 24 * i) end
-  if known == 0 then known = step end
-  if known ~= step then
-    local left = at - now
-    if left > 0 then
-      -- Rounded up, so that no usage is lost. Earlier charges then count as leaked: their amounts are in other steps.
-      at, back = now + math.ceil(left / known * step), back + left
+  local known = positions[i] or {}
+  local bucket, units = nil, 0
+  for j = 1, #known do
+    local other = known[j]
+    if other[STEP] == 0 then other[STEP] = step end
+    if other[QUOTA] == 0 then
+      other[QUOTA] = other[STEP] == step and quota or max(1, ceil(other[LEFT] / other[STEP]))
     end
-    converts = true
+    if other[QUOTA] == quota and other[STEP] == step then bucket = other end
+    if other[LEFT] > leaked then units = max(units, other[LEFT] / other[STEP]) end
   end
-  present = present .. pack('<ddd', at, back, step)
-  if at > until_idle then until_idle = at end
-  at = (at > now and at or now) + step * cost
-  -- Time at which enough has leaked for the cost.
-  local from = at - step * quota
-  if from > ready and verb ~= 'd' then which, ready = i, from end
-  if at > expiry then expiry = at end
-  times = times .. pack('<ddd', at, back, step)
+  if not bucket then
+    local left = min(units, quota) * step
+    bucket = {quota, step, step < MILLISECOND and left or ceil(left), 0, #known > 0 and now or 0, now}
+    -- A denial keeps it too: the other limits may forget the usage sooner.
+    writes = writes or #known > 0
+    known[#known + 1] = bucket
+    positions[i] = known
+  end
+  if #known > 1 and bucket[CHECKED] + quota * step / 2 <= now then writes = true end
+  bucket[CHECKED] = now
+  own[i] = bucket
+  -- Time until enough has leaked for the cost.
+  local wait = max(0, bucket[LEFT] - leaked) + step * cost - step * quota
+  if wait > (step < MILLISECOND and step * TOLERANCE or 0) and verb ~= 'd' and wait > ready then
+    which, ready = i, wait
+  end
 end
 
-local denies = which > 0 or verb == 'p'
-local reply = pack('<dddd', which, which == 0 and created or ready - clock, now, clock)
-if denies then
-  reply = reply .. present
-  -- A denial keeps the conversion: otherwise what is in use would leak by the old step, and not by that of the wait.
-  if verb == 'p' or not converts or not state then return reply end
-  times, expiry, now = present, until_idle, last
-else
-  reply = reply .. times
+local charged = which == 0 and verb ~= 'p'
+local noted, expiry = '', expires_at
+for i = 1, charged and #positions or 0 do
+  local known, stays = positions[i], {}
+  local longest, soonest = 0, nil
+  for j = 1, #known do longest = max(longest, known[j][QUOTA] * known[j][STEP]) end
+  for j = 1, #known do
+    local bucket = known[j]
+    local left, per = max(0, bucket[LEFT] - leaked), bucket[QUOTA] * bucket[STEP]
+    local is_own = bucket == own[i]
+    -- Others are kept while they are in use, if they are the longest or were checked within their time.
+    if is_own or i > limits or left > 0 and (per == longest or bucket[CHECKED] + per > now) then
+      local grown = 0
+      if is_own then
+        grown = bucket[STEP] * cost
+      elseif i <= limits then
+        grown = min(left + bucket[STEP] * cost, max(left, per)) - left
+      end
+      bucket[LEFT], bucket[LEVEL], bucket[GROWN] = left + grown, bucket[LEVEL] + grown, grown
+      stays[#stays + 1] = bucket
+      if not is_own and (not soonest or bucket[LEFT] < stays[soonest][LEFT]) then soonest = #stays end
+    end
+  end
+  if #stays > MAX_KNOWN then table.remove(stays, soonest) end
+  positions[i] = stays
+  for j = 1, #stays do
+    local bucket = stays[j]
+    if bucket ~= own[i] and bucket[GROWN] > 0 then
+      noted = noted .. pack('<ddddd', i, bucket[STEP], bucket[QUOTA], bucket[LEVEL], bucket[GROWN])
+    end
+  end
 end
--- The charges of further limits are kept.
-if stored > limits then times = times .. sub(state, 27 + 24 * limits) end
-if expiry > expires_at then
-  -- An eighth later than necessary, so that the expiry is seldom set again.
-  expires_at = expiry + math.max(0, expiry - clock) / 8
-  local head = pack('<Hddd', kind, created, now, expires_at)
-  -- A debt may take longer to leak than the server can count.
-  call('SET', key, head .. times, 'PXAT', string.format('%d', math.min(expires_at / 1000 + 1, 2 ^ 53)))
-else
-  call('SET', key, pack('<Hddd', kind, created, now, expires_at) .. times, 'KEEPTTL')
+-- Positions beyond those of the check are dropped with their last usage.
+for i = charged and #positions or 0, limits + 1, -1 do
+  local is_used = false
+  for j = 1, #positions[i] do is_used = is_used or positions[i][j][LEFT] > 0 end
+  if is_used then break end
+  positions[i] = nil
 end
-return reply
+if charged then last, leaked = now, 0 end
+
+local reply = pack('<ddd', which, which == 0 and created or ceil(ready), now)
+for i = 1, limits do
+  local bucket = own[i]
+  reply = reply .. pack('<dd', max(0, bucket[LEFT] - leaked), bucket[LEVEL])
+end
+if charged or writes and verb ~= 'p' then
+  -- A full server refuses this after a denial, which is returned nevertheless.
+  local set = charged and call or redis.pcall
+  for i = 1, #positions do
+    for j = 1, #positions[i] do expiry = max(expiry, last + positions[i][j][LEFT]) end
+  end
+  if expiry > expires_at then
+    -- An eighth later than necessary, so that the expiry is seldom set again.
+    expires_at = expiry + max(0, expiry - clock) / 8
+    -- A debt may take longer to leak than the server can count.
+    set('SET', key, encode(), 'PXAT', string.format('%d', min(expires_at / 1000 + 1, 2 ^ 53)))
+  else
+    set('SET', key, encode(), 'KEEPTTL')
+  end
+end
+return reply .. noted

@@ -4,8 +4,11 @@ use std::{sync::Arc, time::Duration};
 
 use serde::Serialize;
 
-use super::{super::Error, RateLimiter, permit::Permit, protocol::Remaining};
-use crate::rate_limit::{Limit, Limited, PerLimit};
+use super::{super::Error, RateLimiter, check::Decision, permit::Permit, protocol::Remaining};
+use crate::rate_limit::{Limit, Limited, PerLimit, Several, Standing};
+
+/// Outcome of a request, the remaining quota of each limit, and whether the request had to wait.
+type Decided = (Result<Permit, Limited>, PerLimit<Remaining>, bool);
 
 impl<K> RateLimiter<K> {
     /// Returns the key on the server.
@@ -21,12 +24,12 @@ impl<K> RateLimiter<K> {
         cost: u32,
         limits: Option<&[Limit]>,
         max_wait: Option<Duration>,
-    ) -> Result<(Result<Permit, Limited>, PerLimit<Remaining>, bool), Error> {
+    ) -> Result<Decided, Error> {
         let (decision, has_waited) = match max_wait {
-            None => (self.state.decide(subject, cost, limits).await?, false),
-            Some(_) => self.state.until_ready(subject, cost, limits, max_wait).await?,
+            None => (self.state.decide(subject.clone(), cost, limits).await?, false),
+            Some(_) => self.state.until_ready(subject.clone(), cost, limits, max_wait).await?,
         };
-        Ok((decision.outcome, decision.remaining, has_waited))
+        Ok(self.with_remaining(subject, limits, decision, has_waited).await)
     }
 
     /// Decides as `decide`, without a charge: the permit has cost 0.
@@ -36,12 +39,41 @@ impl<K> RateLimiter<K> {
         cost: u32,
         limits: Option<&[Limit]>,
         max_wait: Option<Duration>,
-    ) -> Result<(Result<Permit, Limited>, PerLimit<Remaining>, bool), Error> {
+    ) -> Result<Decided, Error> {
         let (decision, has_waited) = match max_wait {
-            None => (self.state.probe(subject, cost, limits, false).await?, false),
-            Some(max_wait) => self.state.probe_within(subject, cost, limits, max_wait).await?,
+            None => (self.state.probe(subject.clone(), cost, limits, false).await?, false),
+            Some(max_wait) => {
+                self.state.probe_within(subject.clone(), cost, limits, max_wait).await?
+            }
         };
-        Ok((decision.outcome, decision.remaining, has_waited))
+        Ok(self.with_remaining(subject, limits, decision, has_waited).await)
+    }
+
+    /// Adds the remaining quota to the denial of a cost above a quota, which was decided without the server. It stays
+    /// unknown if the server fails.
+    async fn with_remaining(
+        &self,
+        subject: Vec<u8>,
+        limits: Option<&[Limit]>,
+        decision: Decision,
+        has_waited: bool,
+    ) -> Decided {
+        let Decision { mut outcome, mut remaining } = decision;
+        if let Err(limited) = &outcome
+            && limited.ready_at().is_none()
+            && remaining.is_empty()
+            && let Ok(state) = self.state.peek(&subject, limits).await
+        {
+            let exceeds = |standing: &&Standing| standing.limit() == limited.limit();
+            if let Some(standing) = state.standings().iter().find(exceeds) {
+                let several = Several::of(limited.exceeded().iter());
+                let more_at = standing.more_at.map(Into::into);
+                let denied = Limited::new(standing.limit.clone(), limited.cost(), more_at, several);
+                outcome = Err(denied.with_remaining(standing.remaining));
+            }
+            remaining = state.standings().iter().map(Remaining::of).collect();
+        }
+        (outcome, remaining, has_waited)
     }
 
     /// Counts a denial that the layer admitted in shadow mode.

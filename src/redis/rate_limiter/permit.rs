@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc};
 
 use super::{
     super::{Error, error::hide},
-    protocol::{Charge, LimitArgs},
+    protocol::{Charges, LimitArgs},
     state::LimiterState,
 };
 use crate::rate_limit::{self, PerLimit};
@@ -26,10 +26,8 @@ pub(super) enum Charged {
     OnServer {
         limiter: Arc<LimiterState>,
         subject: Vec<u8>,
-        /// Creation time of the state that was charged.
-        created_at: u64,
         /// Empty if the call cost nothing.
-        charges: PerLimit<Charge>,
+        charges: Charges,
         /// Limits of the call; `None` for the limiter's own, as they are when the permit is settled.
         limit_args: Option<PerLimit<LimitArgs>>,
     },
@@ -68,8 +66,8 @@ impl Permit {
             }
             // A cost of 0 charged nothing.
             Charged::OnServer { charges, .. } if charges.is_empty() => Ok(()),
-            Charged::OnServer { limiter, subject, created_at, charges, .. } => {
-                let refunded = limiter.refund(&subject, created_at, &charges).await?;
+            Charged::OnServer { limiter, subject, charges, .. } => {
+                let refunded = limiter.refund(&subject, &charges).await?;
                 limiter.counters.refunded.add(refunded);
                 Ok(())
             }
@@ -96,10 +94,9 @@ impl Permit {
             Charged::OnServer { limiter, subject, limit_args, .. } if actual > cost => {
                 limiter.add_debt(&subject, actual - cost, limit_args.as_deref()).await?;
             }
-            Charged::OnServer { limiter, subject, created_at, charges, .. } if actual < cost => {
-                let part = |charge: &Charge| charge.part(cost - actual, cost);
-                let charges: PerLimit<Charge> = charges.iter().map(part).collect();
-                limiter.refund(&subject, created_at, &charges).await?;
+            Charged::OnServer { limiter, subject, charges, .. } if actual < cost => {
+                let beyond = charges.beyond(actual, limiter.window);
+                limiter.refund(&subject, &beyond).await?;
             }
             Charged::Uncounted | Charged::OnServer { .. } => {}
         }

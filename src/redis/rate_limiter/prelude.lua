@@ -4,7 +4,7 @@
 -- KEYS[1]   the state of one subject: its charges to all limits
 -- ARGV[1]   one string. 'c' for a check, 'p' for a peek or 'd' for a debt; the cost; then for each limit its quota, per
 --           and step. Or 'r' for a refund; the creation time of the charged state; then for each limit the position and
---           the amount of the charge
+--           the amount of the charge, or other numbers of it
 -- Returns, of a check, 0 and the creation time of the state; or, if denied, the index of the limit with the longest
 -- wait, counted from 1, and that wait. Then for each limit the position of its charge, the remaining units, and the
 -- time until more remain (-1 if all do), or numbers to compute these from. All limits are charged, or none; a denial

@@ -1,6 +1,6 @@
 //! Protocol of the limiter's scripts: calls and replies. `prelude.lua` documents the other side.
 //!
-//! Numbers are doubles in one string, in both directions. All of them are below 2<sup>53</sup>, so they are exact.
+//! Numbers are doubles in one string, in both directions. Whole numbers below 2<sup>53</sup> are exact.
 
 use std::{iter, time::Duration};
 
@@ -15,13 +15,21 @@ static LOG: Script = Script::new([PRELUDE, include_str!("sliding_log.lua")]);
 static BUCKETS: Script = Script::new([PRELUDE, include_str!("buckets.lua")]);
 static GCRA: Script = Script::new([PRELUDE, include_str!("gcra.lua")]);
 
+/// Length of a step of GCRA from which it is rounded up to whole microseconds. Below, that would be an error of more
+/// than 0.1 %.
+const MILLISECOND: f64 = 1_000.0;
+
+/// Part of a unit below which usage counts as leaked, if a step has a fraction: its sums have rounding errors.
+const TOLERANCE: f64 = 1e-4;
+
 /// A limit as arguments of a script, with times in microseconds.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LimitArgs {
     quota: u32,
     per: u64,
-    /// Length of a bucket, or for GCRA the time in which one unit leaks.
-    step: u64,
+    /// Length of a bucket, or for GCRA the time in which one unit leaks. Whole microseconds, except for GCRA below a
+    /// millisecond.
+    step: f64,
 }
 
 /// Reply of a script to a check.
@@ -32,10 +40,7 @@ pub(super) struct Reply {
 
 pub(super) enum Outcome {
     Charged {
-        /// Creation time of the state on the server. It identifies the state that was charged: a refund must not apply
-        /// to a later state of the same subject.
-        created_at: u64,
-        charges: PerLimit<Charge>,
+        charges: Charges,
     },
     Denied {
         /// Index of the limit with the longest wait.
@@ -44,21 +49,54 @@ pub(super) enum Outcome {
     },
 }
 
-/// Charge to one limit, with all that a refund needs.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Charge {
-    /// Position in the state: by window, the number of the call, the time of the bucket, or the time at which it has
-    /// leaked.
-    position: u64,
-    /// Amount in units; for GCRA, in microseconds.
-    amount: u64,
+/// Charges of one call, with all that a refund needs.
+#[derive(Clone, Debug)]
+pub(super) struct Charges {
+    /// Creation time of the state on the server. It identifies the state that was charged: a refund must not apply to a
+    /// later state of the same subject.
+    created_at: f64,
+    /// Time of the call.
+    at: f64,
+    /// For each limit of the call. With GCRA also for each other known limit that was charged.
+    each: PerLimit<Charge>,
 }
 
-impl Charge {
-    /// Returns the charge of `units` of the `cost` units that were charged.
-    pub(super) fn part(&self, units: u32, cost: u32) -> Self {
-        let amount = self.amount / u64::from(cost.max(1)) * u64::from(units);
-        Self { amount, ..*self }
+/// Charge to one limit.
+#[derive(Clone, Copy, Debug)]
+struct Charge {
+    /// Position among the limits of the call, counted from 1.
+    limit: f64,
+    /// Step of the limit.
+    step: f64,
+    /// Number of steps in a window. With GCRA this is the quota.
+    steps: f64,
+    /// Position in the state: by window, the number of the call, its time, or the level of the bucket.
+    position: f64,
+    /// Amount in units; for GCRA the time in which it leaks.
+    amount: f64,
+}
+
+impl Charges {
+    /// Charges of a call that cost nothing.
+    pub(super) fn none() -> Self {
+        Self { created_at: 0.0, at: 0.0, each: PerLimit::Many([].into()) }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.each.is_empty()
+    }
+
+    /// Returns the part of the charges by which they exceed those of a call that cost `actual` units.
+    pub(super) fn beyond(&self, actual: u32, window: Window) -> Self {
+        let beyond = |charge: &Charge| {
+            let actual = match window {
+                // A bucket that the call has filled holds less than its cost.
+                Window::Gcra => charge.step * f64::from(actual),
+                _ => actual.into(),
+            };
+            Charge { amount: (charge.amount - actual).max(0.0), ..*charge }
+        };
+        Self { each: self.each.iter().map(beyond).collect(), ..*self }
     }
 }
 
@@ -94,29 +132,32 @@ impl LimitArgs {
             }
             Window::Gcra => (per, microseconds(nanoseconds.div_ceil(u128::from(quota)))),
         };
+        let step = match window {
+            Window::Gcra if step < MILLISECOND as u64 => {
+                nanoseconds as f64 / 1_000.0 / f64::from(quota)
+            }
+            _ => step as f64,
+        };
         Self { quota, per, step }
-    }
-
-    fn amount(&self, cost: u32, window: Window) -> u64 {
-        match window {
-            Window::Gcra => self.step * u64::from(cost),
-            _ => cost.into(),
-        }
     }
 
     /// Returns the remaining units and the time until more remain, or -1 if nothing is in use.
     ///
-    /// `in_use` is the time until everything has leaked, and `behind` the lag of the server's clock behind the time of
-    /// the state, all in microseconds. Computed here rather than by the script, because the server is single-threaded.
-    fn remaining_by_gcra(&self, in_use: i64, behind: i64) -> (i64, i64) {
-        let (quota, step) = (i64::from(self.quota), self.step.cast_signed());
-        if in_use <= 0 {
+    /// `in_use` is the time until everything has leaked. Computed here rather than by the script, because the server is
+    /// single-threaded.
+    fn remaining_by_gcra(&self, in_use: f64) -> (i64, i64) {
+        let quota = i64::from(self.quota);
+        if in_use.is_nan() || in_use <= 0.0 {
             return (quota, -1);
         }
         // Rounded up: a unit that has leaked only in part is still in use.
-        let used = (in_use - 1) / step + 1;
-        let left = (quota - used).max(0);
-        (left, (in_use - step * (quota - left - 1)).saturating_add(behind))
+        let used = if self.step < MILLISECOND {
+            ((in_use / self.step - TOLERANCE).ceil() as i64).max(1)
+        } else {
+            (in_use as i64 - 1) / self.step as i64 + 1
+        };
+        let left = quota.saturating_sub(used).max(0);
+        (left, (in_use - self.step * (quota - left - 1) as f64).ceil() as i64)
     }
 }
 
@@ -139,34 +180,38 @@ pub(super) fn call_with_limits<'a>(
     cost: u32,
     limits: &[LimitArgs],
 ) -> Call<'a> {
-    let limits = limits.iter().flat_map(|limit| [limit.quota.into(), limit.per, limit.step]);
+    let limits = limits.iter();
+    let limits = limits.flat_map(|limit| [limit.quota.into(), limit.per as f64, limit.step]);
     call(window, verb as u8, subject, cost.into(), limits)
 }
 
-/// Refunds a charge. The reply is the number of charges refunded: one or zero.
-pub(super) fn refund<'a>(
-    window: Window,
-    subject: &[u8],
-    created_at: u64,
-    charges: &[Charge],
-) -> Call<'a> {
-    let charges = charges.iter().flat_map(|charge| [charge.position, charge.amount]);
-    call(window, b'r', subject, created_at, charges)
+/// Refunds charges. The reply is the number of calls refunded: one or zero.
+pub(super) fn refund<'a>(window: Window, subject: &[u8], charges: &Charges) -> Call<'a> {
+    let (at, first) = match window {
+        Window::Log => (None, 3),
+        Window::Buckets(_) => (None, 2),
+        Window::Gcra => (Some(charges.at), 0),
+    };
+    let each = charges.each.iter().flat_map(|charge| {
+        let Charge { limit, step, steps, position, amount } = *charge;
+        [limit, step, steps, position, amount].into_iter().skip(first)
+    });
+    let numbers = at.into_iter().chain(each);
+    call(window, b'r', subject, charges.created_at, numbers)
 }
 
 fn call<'a>(
     window: Window,
     verb: u8,
     subject: &[u8],
-    first: u64,
-    numbers: impl Iterator<Item = u64>,
+    first: f64,
+    numbers: impl Iterator<Item = f64>,
 ) -> Call<'a> {
     // All numbers in one argument: the server allocates an object per argument.
     let mut arg = Vec::with_capacity(1 + 4 * 8);
     arg.push(verb);
     for number in iter::once(first).chain(numbers) {
-        // Exact: all numbers are below 2^53, even a century in microseconds.
-        arg.extend_from_slice(&(number as f64).to_le_bytes());
+        arg.extend_from_slice(&number.to_le_bytes());
     }
     script(window).call(&[subject]).arg(arg)
 }
@@ -183,30 +228,24 @@ pub(super) fn decode(
 ) -> Option<Reply> {
     let is_gcra = window == Window::Gcra;
     let admitted = if is_gcra { numbers_of_state(answer) } else { None };
-    let numbers = match (&admitted, answer.as_chunks()) {
-        (Some(numbers), _) => &numbers[..],
-        (None, (numbers, [])) => numbers,
-        _ => return None,
+    let (numbers, rest) = match &admitted {
+        Some(numbers) => (&numbers[..], &[][..]),
+        None => answer.as_chunks(),
     };
-    // GCRA returns no time for a limit that it has never charged; 0 is equivalent, as a time long ago.
-    let number = |at: usize| numbers.get(at).map_or(0, |number| f64::from_le_bytes(*number) as i64);
-    if numbers.len() < 4 || !is_gcra && numbers.len() != 2 + 3 * limits.len() {
+    let (first, each_limit) = if is_gcra { (3, 2) } else { (2, 3) };
+    let at = |i: usize, number: usize| first + each_limit * i + number;
+    let noted = numbers.get(at(limits.len(), 0)..)?.as_chunks();
+    let (noted, []) = noted else { return None };
+    if !rest.is_empty() || !is_gcra && !noted.is_empty() {
         return None;
     }
-    let (limit, created_at_or_wait) = (number(0), number(1).unsigned_abs());
+    let number = |at: usize| f64::from_le_bytes(numbers[at]);
+    let (which, created_at_or_wait) = (number(0), number(1));
     let each = || limits.iter().enumerate();
-    let leaked = |i| number(4 + 3 * i);
-    let position = |i| match is_gcra {
-        true => leaked(i).saturating_add(number(5 + 3 * i)),
-        false => number(2 + 3 * i),
-    };
     let remaining = each().map(|(i, limit)| {
         let (remaining, more) = match window {
-            Window::Gcra => {
-                let behind = number(2).saturating_sub(number(3));
-                limit.remaining_by_gcra(leaked(i).saturating_sub(number(2)), behind)
-            }
-            _ => (number(3 + 3 * i), number(4 + 3 * i)),
+            Window::Gcra => limit.remaining_by_gcra(number(at(i, 0))),
+            _ => (number(at(i, 1)) as i64, number(at(i, 2)) as i64),
         };
         Remaining {
             remaining: u32::try_from(remaining).unwrap_or(0),
@@ -214,27 +253,55 @@ pub(super) fn decode(
             more_at: u64::try_from(more).ok().map(|more| after(now, more)),
         }
     });
-    let outcome = if limit == 0 {
-        let charge = |(i, limit): (usize, &LimitArgs)| Charge {
-            position: position(i).unsigned_abs(),
-            amount: limit.amount(cost, window),
+    let outcome = if which == 0.0 {
+        let charge = |(i, limit): (usize, &LimitArgs)| {
+            let (position, amount) = match window {
+                Window::Gcra => (number(at(i, 1)), limit.step * f64::from(cost)),
+                _ => (number(at(i, 0)), cost.into()),
+            };
+            let (limit_number, step) = ((i + 1) as f64, limit.step);
+            let steps = match window {
+                Window::Buckets(n) => n as f64,
+                _ => limit.quota.into(),
+            };
+            Charge { limit: limit_number, step, steps, position, amount }
         };
-        Outcome::Charged { created_at: created_at_or_wait, charges: each().map(charge).collect() }
+        let noted = noted.iter().map(|noted: &[[u8; 8]; 5]| {
+            let [limit, step, steps, position, amount] = noted.map(f64::from_le_bytes);
+            Charge { limit, step, steps, position, amount }
+        });
+        let each = each().map(charge).chain(noted).collect();
+        let time = if is_gcra { number(2) } else { 0.0 };
+        Outcome::Charged { charges: Charges { created_at: created_at_or_wait, at: time, each } }
     } else {
         // Lua counts from 1.
-        let limit = usize::try_from(limit.checked_sub(1)?).ok().filter(|&at| at < limits.len())?;
-        Outcome::Denied { limit, wait: Duration::from_micros(created_at_or_wait) }
+        let limit = (which as usize).checked_sub(1).filter(|&at| at < limits.len())?;
+        Outcome::Denied { limit, wait: Duration::from_micros(created_at_or_wait as u64) }
     };
     Some(Reply { outcome, remaining: remaining.collect() })
 }
 
 /// Converts the state of a subject that has one limit, which is the reply of the fast path of GCRA, to the reply of the
 /// general path. Returns `None` for any other reply: these begin with a small number.
-fn numbers_of_state(answer: &[u8]) -> Option<[[u8; 8]; 7]> {
-    let numbers = answer.strip_prefix(b"\x03G")?;
-    let (&[created, now, _, at, back, step], []) = numbers.as_chunks() else { return None };
-    // Admitted, at a time at which the server's clock is not behind the state.
-    Some([[0; 8], created, now, now, at, back, step])
+fn numbers_of_state(answer: &[u8]) -> Option<[[u8; 8]; 5]> {
+    let (kind, numbers) = answer.split_at_checked(2)?;
+    let (created, now, left, level) = match kind {
+        b"\x03G" => {
+            let (&[created, now, _, at, back, ..], []) = numbers.as_chunks::<8>() else {
+                return None;
+            };
+            let [of_creation, time, at, back] = [created, now, at, back].map(f64::from_le_bytes);
+            (created, now, at - time, at + back - of_creation)
+        }
+        b"\x04G" => {
+            let (times, bucket) = numbers.split_at_checked(3 * 8 + 2)?;
+            let (&[created, now, ..], _) = times.as_chunks::<8>() else { return None };
+            let (&[_, _, left, level, ..], []) = bucket.as_chunks::<8>() else { return None };
+            (created, now, f64::from_le_bytes(left), f64::from_le_bytes(level))
+        }
+        _ => return None,
+    };
+    Some([[0; 8], created, now, left.to_le_bytes(), level.to_le_bytes()])
 }
 
 fn after(now: Instant, microseconds: u64) -> Instant {

@@ -11,9 +11,10 @@
 --
 -- A head is never a refunded call. If nothing is in use, it is past the last call.
 --
--- While processes with other limits use the subject too (during a rollout, or with limits per call), the numbers of those
--- limits are kept: without them, each check would count all calls again. They are dropped when no check has used them for
--- one to two of their windows, which is apparent from the age of their head.
+-- While other limits use the subject too (limits per call, or processes with other limits during a rollout), the numbers
+-- of these limits are kept: without them, each check would count all calls again, and the calls that only the longest of
+-- them still counts would be cut off. They are dropped when no call is in their window. Units of four bytes at their
+-- maximum are not exact, and counted again.
 
 -- Index of the last byte of a state that is read and written as a whole. A longer state is appended to.
 local SMALL = '511'
@@ -21,6 +22,8 @@ local SMALL = '511'
 local MANY = 64
 -- Maximum number of limits of other checks whose numbers are kept.
 local MAX_OTHERS = 8
+-- The maximum of four bytes, which is above every quota.
+local MAX_UNITS = 4294967295
 
 local state = call('GETRANGE', key, '0', SMALL)
 local length = #state
@@ -33,7 +36,9 @@ if length > 0 then
     kind, created, last, expires_at, dropped, tail, counted = unpack('<HdddddH', state)
   end
   if kind ~= 0x4c01 then
-    if kind ~= 0x4201 and kind ~= 0x4702 and kind ~= 0x4703 then return redis.error_reply(foreign) end
+    if kind ~= 0x4201 and kind ~= 0x4202 and kind ~= 0x4702 and kind ~= 0x4703 and kind ~= 0x4704 then
+      return redis.error_reply(foreign)
+    end
     state, length, kind, created, last, expires_at, dropped, tail, counted = '', 0, 0x4c01, clock, 0, 0, 0, 0, 0
   end
 end
@@ -96,7 +101,7 @@ for i = 1, is_settled and limits or 0 do
 end
 
 local entry, seek
-if not is_settled then
+if not is_settled or counted > limits then
   local buffer, first, place = state, dropped, size
   -- Returns the time and the units of a call.
   entry = function(index)
@@ -131,7 +136,7 @@ if verb == 'r' then
   for i = 1, counted do
     local per, head, since, used = unpack('<dddI4', state, 17 + 28 * i)
     if head <= index then
-      used = used - back
+      if used < MAX_UNITS then used = used - back end
       if head == index and back == units then head, since = seek(head + 1) end
     end
     slots[i + 1] = pack('<dddI4', per, head, since, used)
@@ -141,14 +146,9 @@ if verb == 'r' then
   return 1
 end
 
-local which, ready = 0, 0
-for i = 1, is_settled and 0 or limits do
-  local quota, per = unpack('<dd', args, 24 * i - 14)
-  local limit = found[i]
-  local head, since, used = limit[1], limit[2], limit[3]
-  if not limit[4] then
-    -- Other limits: count all calls again.
-    head, since = seek(dropped)
+-- Returns the head of a limit, its time, and the units in use, after the calls that have left the window.
+local function advance(per, head, since, used)
+  if used == MAX_UNITS then
     used = 0
     for index = head, tail - 1 do
       local _, units = entry(index)
@@ -160,6 +160,20 @@ for i = 1, is_settled and 0 or limits do
     used = used - units
     head, since = seek(head + 1)
   end
+  return head, since, used
+end
+
+local which, ready = 0, 0
+for i = 1, is_settled and 0 or limits do
+  local quota, per = unpack('<dd', args, 24 * i - 14)
+  local limit = found[i]
+  local head, since, used = limit[1], limit[2], limit[3]
+  if not limit[4] then
+    -- Other limits: count all calls again.
+    head, since = seek(dropped)
+    used = MAX_UNITS
+  end
+  head, since, used = advance(per, head, since, used)
   local excess, index = verb == 'd' and 0 or used + cost - quota, head
   while excess > 0 do
     local at, units = entry(index)
@@ -171,11 +185,20 @@ end
 
 local charged = which == 0 and verb ~= 'p'
 if verb == 'd' then
-  -- The maximum of four bytes, which is above every quota.
-  for i = 1, limits do cost = math.min(cost, 4294967295 - found[i][3]) end
+  for i = 1, limits do cost = math.min(cost, math.max(0, MAX_UNITS - found[i][3])) end
 end
--- Numbers are also written if they were counted, so that the next check need not count again, even if it is denied.
-local writes = charged or not are_known and not is_whole
+local longest_known = 0
+for j = 1, are_known and 0 or counted do
+  local per = unpack('<d', state, 17 + 28 * j)
+  if per > longest_known then longest_known = per end
+end
+-- Numbers are also written if they were counted, so that the next check need not count again, even if it is denied. Those
+-- of a limit that is longer than all others also keep the calls, which a peek does not.
+local extends_log = longest > longest_known and length > 0
+local writes = charged
+if not charged and not are_known then
+  writes = extends_log and verb ~= 'p' or not extends_log and not is_whole
+end
 local reply, slots, start = pack('<dd', which, which == 0 and created or ready - clock), '', tail
 for i = 1, limits do
   local quota, per = unpack('<dd', args, 24 * i - 14)
@@ -186,7 +209,7 @@ for i = 1, limits do
       if head == tail then since = now end
       used = used + cost
     end
-    slots = slots .. pack('<dddI4', per, head, since, used)
+    slots = slots .. pack('<dddI4', per, head, since, math.min(used, MAX_UNITS))
     if head < start then start = head end
   end
   local more = -1
@@ -203,24 +226,32 @@ for i = 1, limits do
   reply = reply .. pack('<ddd', tail, used < quota and quota - used or 0, more)
 end
 
--- The numbers of other limits.
-local others = 0
+-- The numbers of other limits. Of too many, the shortest are dropped: their calls can be counted again.
+local others = {}
 for j = 1, writes and (counted > limits or not are_known) and counted or 0 do
   local per, head, since, used = unpack('<dddI4', state, 17 + 28 * j)
-  local is_other = since > now - 2 * per and used + cost <= 4294967295 and others < MAX_OTHERS
-  for i = 1, is_other and limits or 0 do
+  local is_other = true
+  for i = 1, limits do
     if unpack('<d', args, 24 * i - 6) == per then is_other = false end
   end
   if is_other then
-    if charged then
-      if head == tail then since = now end
-      used = used + cost
+    head, since, used = advance(per, head, since, used)
+    if head < tail then
+      local at = #others + 1
+      while at > 1 and others[at - 1][1] < per do at = at - 1 end
+      table.insert(others, at, {per, head, since, used})
+      others[MAX_OTHERS + 1] = nil
     end
-    slots = slots .. pack('<dddI4', per, head, since, used)
-    if head < start then start = head end
-    others = others + 1
   end
 end
+for i = 1, #others do
+  local other = others[i]
+  local used = other[4] + (charged and cost or 0)
+  slots = slots .. pack('<dddI4', other[1], other[2], other[3], math.min(used, MAX_UNITS))
+  if other[2] < start then start = other[2] end
+  if other[1] > longest then longest = other[1] end
+end
+others = #others
 
 if charged then
   local gone, stay = start - dropped, tail - start
@@ -249,7 +280,15 @@ if charged then
     if extends then call('PEXPIREAT', key, string.format('%d', expires_at / 1000 + 1)) end
   end
 elseif writes then
+  local extends = last + longest > expires_at
+  if extends then expires_at = last + longest * 1.125 end
   local head = pack('<HdddddH', kind, created, last, expires_at, dropped, tail, limits + others)
-  call('SET', key, head .. slots .. call('GETRANGE', key, size, -1), 'KEEPTTL')
+  local new = head .. slots .. call('GETRANGE', key, size, -1)
+  -- A full server refuses this, and the reply is returned nevertheless.
+  if extends then
+    redis.pcall('SET', key, new, 'PXAT', string.format('%d', expires_at / 1000 + 1))
+  else
+    redis.pcall('SET', key, new, 'KEEPTTL')
+  end
 end
 return reply

@@ -19,7 +19,7 @@ use super::{
     deny_cache::DenyCache,
     limit_set::{CurrentLimits, LimitSet},
     on_error::Fallback,
-    protocol::{self, Charge, LimitArgs, Outcome, Remaining, Reply, Verb},
+    protocol::{self, Charges, LimitArgs, Outcome, Remaining, Reply, Verb},
     stats::{Counters, LimiterStats},
 };
 use crate::{
@@ -45,6 +45,9 @@ pub(super) struct LimiterState {
     pub(super) deny_cache: Option<DenyCache>,
     /// Wait queues by subject.
     pub(super) waiting: Waiting<Vec<u8>, DefaultHasher>,
+    /// Queues of the waiters that charge nothing.
+    #[cfg(feature = "axum")]
+    pub(super) probing: Waiting<Vec<u8>, DefaultHasher>,
     pub(super) wait: WaitSettings,
     pub(super) counters: Counters,
     /// Time before which no further failure is logged.
@@ -120,22 +123,17 @@ impl LimiterState {
         self.forget_denials(subject);
         self.fallback.reset(subject).await;
         // Last: a waiter that is woken checks again at once, in the local limiter if the server fails.
-        self.waiting.wake_key(subject);
+        self.wake_waiters(subject);
         Ok(answer? > 0)
     }
 
-    pub(super) async fn refund(
-        &self,
-        subject: &[u8],
-        created_at: u64,
-        charges: &[Charge],
-    ) -> Result<u64, Error> {
+    pub(super) async fn refund(&self, subject: &[u8], charges: &Charges) -> Result<u64, Error> {
         coop::proceed().await;
-        let call = protocol::refund(self.window, subject, created_at, charges).within(self.timeout);
+        let call = protocol::refund(self.window, subject, charges).within(self.timeout);
         let answer = self.call_server(subject, call.send_once(&self.client)).await;
         // After a failure too, as in `reset`.
         self.forget_denials(subject);
-        self.waiting.wake_key(subject);
+        self.wake_waiters(subject);
         answer
     }
 
@@ -265,6 +263,12 @@ impl LimiterState {
         if let Some(denials) = &self.deny_cache {
             denials.forget(subject);
         }
+    }
+
+    fn wake_waiters(&self, subject: &[u8]) {
+        self.waiting.wake_key(subject);
+        #[cfg(feature = "axum")]
+        self.probing.wake_key(subject);
     }
 
     pub(super) fn stats(&self) -> LimiterStats {

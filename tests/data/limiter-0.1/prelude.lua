@@ -1,0 +1,41 @@
+-- Common beginning of the scripts of the three windows; the file of a window follows, and implements all operations.
+-- It changes nothing itself.
+--
+-- KEYS[1]   the state of one subject: its charges to all limits
+-- ARGV[1]   one string. 'c' for a check, 'p' for a peek or 'd' for a debt; the cost; then for each limit its quota, per
+--           and step. Or 'r' for a refund; the creation time of the charged state; then for each limit the position and
+--           the amount of the charge
+-- Returns, of a check, 0 and the creation time of the state; or, if denied, the index of the limit with the longest
+-- wait, counted from 1, and that wait. Then for each limit the position of its charge, the remaining units, and the
+-- time until more remain (-1 if all do), or numbers to compute these from. All limits are charged, or none; a denial
+-- charges nothing. A peek is a check that does not charge. A debt is charged even beyond a quota, and its reply has no
+-- meaning. A refund returns 1, or 0 if there was nothing to refund.
+--
+-- A state of another window, from which the limiter was changed, counts as missing: the first charge replaces it. The
+-- first two bytes of a state name its window.
+--
+-- This runs at every check, so it creates as few tables, strings and functions as possible. Numbers are passed,
+-- returned and stored as doubles of eight bytes in one string: Lua has no other numbers, and many of them are read by
+-- one call. Arguments of commands are strings, since the server takes as long to format a number as to execute a
+-- command. The time of expiry of a key is stored in its state too, and set again only if it has to be later.
+--
+-- All times are microseconds of the server, with 51 bits, so they are exact as numbers. They never go back for one
+-- subject: `now` is at least the time of its last charge. If the clock is behind that (after a failover to a server
+-- with another clock, or a correction), all times of the state are moved back with it, and it gets a new creation time.
+-- So no caller waits longer than a window because of it, and earlier charges cannot be refunded at the expense of later
+-- ones.
+
+local key, args = KEYS[1], ARGV[1]
+local call, pack, unpack, sub = redis.call, struct.pack, struct.unpack, string.sub
+local time = call('TIME')
+local clock = time[1] * 1000000 + time[2]
+-- The quota, per and step are those of the first limit, which most calls have alone; of no meaning for a refund.
+local verb, cost, quota, per, step = unpack(#args < 33 and '<c1d' or '<c1dddd', args)
+local limits = (#args - 9) / 24
+if verb == 'r' then
+  -- Changes nothing: a full server refuses commands that may need memory, unless the script has already called another
+  -- one that writes.
+  call('PEXPIREAT', key, '1', 'GT')
+end
+local foreign = 'WRONGTYPE the key was not written by a rate limiter'
+
