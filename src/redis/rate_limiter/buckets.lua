@@ -45,6 +45,32 @@ if verb == 'c' and #args == 33 and size >= 62 and kind == 0x4201 and last <= clo
   end
 end
 
+-- The same for a check of several limits, which are those of the state.
+if verb == 'c' and limits > 1 and kind == 0x4201 and last <= clock and size > 0 then
+  local fits, all, reply, after = true, '', pack('<dd', 0, created), 27
+  local windows = size - 12 * limits + 1
+  for i = 1, limits do
+    local quota, per, step = unpack('<ddd', args, 24 * i - 14)
+    fits = after + 18 < windows and unpack('<d', state, windows + 12 * (i - 1)) == -per
+    if not fits then break end
+    local used, count, oldest = unpack('<I4I2d', state, after)
+    local from, upto = after + 6, after + 6 + 12 * count
+    fits = count > 0 and upto + 6 <= windows and used + cost <= quota and oldest + per > clock
+    if not fits then break end
+    local newest, units = unpack('<dI4', state, upto - 12)
+    fits = newest >= clock and newest < last + step
+    if not fits then break end
+    used = used + cost
+    all = all .. pack('<I4I2', used, count) .. sub(state, from, upto - 13) .. pack('<dI4', newest, units + cost)
+    reply = reply .. pack('<ddd', clock, quota - used, oldest + per - clock)
+    after = upto
+  end
+  if fits and after + 6 == windows then
+    call('SET', key, pack('<Hddd', kind, created, clock, expires_at) .. all .. sub(state, after), 'KEEPTTL')
+    return reply
+  end
+end
+
 -- A ring is a table: its window, its three times as in '\2B', the units in use, the number of buckets, a string with the
 -- buckets, and the offset of the first.
 local PER, CHECKED, SINCE, MISSING, USED, COUNT, BUFFER, FROM = 1, 2, 3, 4, 5, 6, 7, 8

@@ -60,6 +60,27 @@ if verb == 'c' and #args == 33 and state then
   end
 end
 
+-- The same for a check of several limits, which are those of the state.
+if verb == 'c' and state and limits > 1 and #state == 26 + 24 * (limits + math.ceil(limits / 3)) then
+  local kind, created, last, expires_at = unpack('<Hddd', state)
+  local fits = kind == 0x4703 and last <= clock
+  local times, reply, quotas = '', pack('<ddd', 0, created, clock), 27 + 24 * limits
+  for i = 1, fits and limits or 0 do
+    local quota, _, step = unpack('<ddd', args, 24 * i - 14)
+    local at, back, known = unpack('<ddd', state, 3 + 24 * i)
+    at = (at > clock and at or clock) + step * cost
+    fits = known == step and unpack('<d', state, quotas + 8 * (i - 1)) == quota and at - step * quota <= clock
+      and at <= expires_at
+    if not fits then break end
+    times = times .. pack('<ddd', at, back, step)
+    reply = reply .. pack('<dd', at - clock, at + back - created)
+  end
+  if fits then
+    call('SET', key, pack('<Hddd', kind, created, clock, expires_at) .. times .. sub(state, quotas), 'KEEPTTL')
+    return reply
+  end
+end
+
 -- A bucket is a table of six numbers, as in '\4G', and the amount of the present charge.
 local QUOTA, STEP, LEFT, LEVEL, BEGAN, CHECKED, GROWN = 1, 2, 3, 4, 5, 6, 7
 local max, min, ceil = math.max, math.min, math.ceil
