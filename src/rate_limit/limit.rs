@@ -65,9 +65,10 @@ pub enum Window {
     /// share a bucket of an earlier limit count as if they were made at its end, or at the last call.
     Buckets(usize),
     /// Generic cell rate algorithm (ITU-T I.371): a bucket that leaks one unit every `per / quota`, exactly, even if
-    /// that is less than a nanosecond (on Redis, rounded up to whole microseconds). Smooth, with the least memory. But
-    /// a key may use its whole quota at once and then one unit every `per / quota`: up to twice the quota, less one
-    /// unit, within one `per`.
+    /// that is less than a nanosecond. (On Redis, an interval of a millisecond or more is rounded up to whole
+    /// microseconds, an error below 0.1 %; shorter ones are exact.) Smooth, with the least memory. But a key may use its
+    /// whole quota at once and then one unit every `per / quota`: up to twice the quota, less one unit, within one
+    /// `per`.
     ///
     /// It stores only a sum and not each call. The refund of the last call of a key is exact. If other calls were
     /// charged in between, a permit may give back less than it should, but never more.

@@ -80,11 +80,12 @@ use crate::rate_limit::{Limit, State, with_denials};
 ///
 /// All times are those of the server, in microseconds, to which windows, buckets and the intervals of `Gcra` are
 /// rounded up. An interval of `Gcra` below a millisecond is not rounded, so that a quota of many bytes per second is
-/// exact; for longer ones the error is below 0.1 %. The clocks of the processes do not matter. If the server's clock goes back, for example after a failover
-/// to a server whose clock is behind, the stored times of a key are moved back accordingly. The change therefore delays
-/// a call by at most one window and admits no call too early. Permits that were issued before the change can no longer
-/// be refunded. [`retry_after`](crate::Limited::retry_after) counts from the arrival of the reply, by the clock of this
-/// process. If no other call uses the key, a call made after that time is admitted.
+/// exact; for longer ones the error is below 0.1 %. The clocks of the processes do not matter. If the server's clock
+/// goes back, for example after a failover to a server whose clock is behind, the stored times of a key are moved back
+/// accordingly. The change therefore delays a call by at most one window and admits no call too early. Permits that were
+/// issued before the change can no longer be refunded. [`retry_after`](crate::Limited::retry_after) counts from the
+/// arrival of the reply, by the clock of this process. If no other call uses the key, a call made after that time is
+/// admitted.
 ///
 /// # Atomicity
 ///
@@ -119,9 +120,11 @@ use crate::rate_limit::{Limit, State, with_denials};
 /// longest of them still counts; so a limit per day and one per second on the same key keep the calls of a day with
 /// `Log`. Use a key that contains the route if limits by route have to be independent.
 ///
-/// At each position, up to eight limits are known at the same time. Limits that are not checked for their whole time
-/// are dropped, and so is one of more than eight. If a limit is used that is not known, it begins with the calls of the
-/// others: with `Buckets` as if they were made at the end of their buckets, with `Gcra` with at most its own quota in use.
+/// At each position, up to eight limits are known at the same time. Limits that no check has used for the longest window
+/// of the key are dropped, and so is one of more than eight. If a limit is used that is not known, it begins with the
+/// calls of the others: with `Buckets` as if they were made at the end of their buckets, with `Gcra` with as many units.
+///
+/// With `Log`, all limits of a key count the same calls, also at other positions.
 ///
 /// A process of a release without this rule cannot read a key with several limits of `Buckets` or `Gcra`, and of `Gcra`
 /// with an interval below a millisecond. Its checks of that key return [`Error::WrongType`].
@@ -347,7 +350,9 @@ impl<K> RateLimiter<K> {
     /// the server. If that key is removed in any other way, the limits of the builder apply again.
     ///
     /// Existing charges stay, also those of limits that are removed. They count for the new limits as described in
-    /// [Several limits for one key](RateLimiter#several-limits-for-one-key).
+    /// [Several limits for one key](RateLimiter#several-limits-for-one-key). With
+    /// [`Window::Gcra`](crate::Window::Gcra), a lower quota does not reduce them: a key may have more in use than the new
+    /// quota, and is denied until the difference has leaked. The embedded limiter reduces them to the new quota.
     /// Callers that are already waiting in this process are checked against the new limits. One round trip.
     ///
     /// # Panics

@@ -359,20 +359,23 @@ async fn quotas_above_a_million_per_second_are_exact() {
     .await;
 }
 
-/// Under a smaller quota, at most that quota is in use.
+/// As in memory: until a check makes the smaller quota known, the usage leaks by the larger one if that is faster.
 #[tokio::test]
-async fn gcra_caps_converted_usage_at_the_new_quota() {
+async fn gcra_converts_usage_to_the_same_number_of_units() {
     let server = Server::start();
     let large = [Limit::new(10, 10 * HOUR)];
-    // With other and with the same intervals.
-    for small in [[Limit::new(2, HOUR)], [Limit::new(2, 2 * HOUR)], [Limit::new(2, 40 * HOUR)]] {
+    // The interval is shorter, the same, and longer. Nine units have to leak.
+    for (hours, by_check, by_peek) in
+        [(1, 9 * HOUR / 2, 9 * HOUR / 2), (2, 9 * HOUR, 9 * HOUR), (40, 180 * HOUR, 9 * HOUR)]
+    {
+        let small = [Limit::new(2, hours * HOUR)];
         let limiter = limiter(&server, Window::Gcra, &large).await;
         limiter.check_n("ada", 10).await.unwrap();
         let state = limiter.peek_with("ada", &small).await.unwrap();
         let wait = limited(limiter.check_with("ada", &small).await).retry_after();
-        for wait in [wait, state.retry_after()] {
-            let one = small[0].per() / 2;
-            assert!(wait <= one && wait > one - 60 * SECOND, "{small:?}: {wait:?}");
+        let more = state.standings()[0].more_after().unwrap();
+        for (wait, most) in [(wait, by_check), (state.retry_after(), by_peek), (more, by_peek)] {
+            assert!(wait <= most && wait > most - 60 * SECOND, "{small:?}: {wait:?}");
         }
         assert_eq!(remaining(&limiter, &large).await, [0], "the usage of the first limit stays");
         limiter.reset("ada").await.unwrap();

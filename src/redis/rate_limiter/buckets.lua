@@ -325,8 +325,8 @@ for i = 1, charged and limits or 0 do
   for j = 1, #known do
     local ring = known[j]
     local is_own = ring == own[i]
-    -- Others are kept while they are in use, if they are the longest or were checked within their window.
-    if is_own or ring[USED] > 0 and (ring[PER] == longest or ring[CHECKED] + ring[PER] > now) then
+    -- Others are kept if they are the longest or were checked within its window: calls are less exact in a new ring.
+    if is_own or ring[CHECKED] + longest > now or ring[PER] == longest and ring[USED] > 0 then
       charge(ring, is_own and step or ceil(ring[PER] * step / per))
       stays[#stays + 1] = ring
       local until_idle = bucket_at(ring, ring[COUNT] - 1) + ring[PER]

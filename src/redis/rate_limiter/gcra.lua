@@ -1,8 +1,11 @@
 -- Window::Gcra, the generic cell rate algorithm (ITU-T I.371). Each limit has a bucket that leaks one unit per step. For
 -- each position among the limits of a check, the buckets of up to eight limits are known. A check is decided by its own
--- buckets, and charged to these; it is also noted in the other buckets of the same position, which it fills at most. So
--- no bucket loses the calls of its own limit. A limit that is not known yet begins with the units that were in use right
--- after the last charge, at most its quota.
+-- buckets, and charged to these; it is also noted in the other buckets of the same position, which it fills up to their
+-- quotas, or to as many units as are in use by its own bucket if that leaks faster. So no bucket loses the calls of its
+-- own limit. A limit that is not known yet begins with the largest of two numbers of units. By the known limit that
+-- leaks as slowly, or slower by the least: those that were in use right after the last charge. By limits that leak
+-- faster: those in use now, since they do not know what has leaked. Until a check makes the limit known, these leak by
+-- the faster limit.
 --
 -- KEYS and ARGV are documented in prelude.lua, and so is the reply except for its numbers per limit. A step of a
 -- millisecond or more is a whole number of microseconds; a shorter one has a fraction. A check returns 0 and the
@@ -215,7 +218,7 @@ local which, ready, writes = 0, 0, false
 for i = 1, limits do
   local quota, _, step = unpack('<ddd', args, 24 * i - 14)
   local known = positions[i] or {}
-  local bucket, units = nil, 0
+  local bucket, slower, units, later = nil, nil, 0, 0
   for j = 1, #known do
     local other = known[j]
     if other[STEP] == 0 then other[STEP] = step end
@@ -223,10 +226,17 @@ for i = 1, limits do
       other[QUOTA] = other[STEP] == step and quota or max(1, ceil(other[LEFT] / other[STEP]))
     end
     if other[QUOTA] == quota and other[STEP] == step then bucket = other end
-    if other[LEFT] > leaked then units = max(units, other[LEFT] / other[STEP]) end
+    if other[LEFT] > leaked and other[STEP] < step then
+      units = max(units, (other[LEFT] - leaked) / other[STEP])
+      later = max(later, other[LEFT] - leaked - (quota - cost) * other[STEP])
+    elseif other[LEFT] > leaked and not (slower and slower[STEP] <= other[STEP]) then
+      slower = other
+    end
   end
-  if not bucket then
-    local left = min(units, quota) * step
+  local is_unknown = not bucket
+  if is_unknown then
+    local left = slower and slower[LEFT] / slower[STEP] * step or 0
+    if units > 0 then left = max(left, leaked + units * step) end
     bucket = {quota, step, step < MILLISECOND and left or ceil(left), 0, #known > 0 and now or 0, now}
     -- A denial keeps it too: the other limits may forget the usage sooner.
     writes = writes or #known > 0
@@ -238,6 +248,22 @@ for i = 1, limits do
   own[i] = bucket
   -- Time until enough has leaked for the cost.
   local wait = max(0, bucket[LEFT] - leaked) + step * cost - step * quota
+  if is_unknown and verb == 'p' and units > 0 then
+    local of_slower = slower and slower[LEFT] / slower[STEP] * step - leaked or 0
+    wait = max(later, of_slower + step * cost - step * quota)
+    -- The same for one unit more than remains.
+    local used = ceil(max(units, of_slower / step))
+    local remaining = max(0, quota - used)
+    local more = of_slower - step * (quota - remaining - 1)
+    for j = 1, #known do
+      local other = known[j]
+      if other ~= bucket and other[STEP] < step and other[LEFT] > leaked then
+        more = max(more, other[LEFT] - leaked - (quota - remaining - 1) * other[STEP])
+      end
+    end
+    -- A peek charges nothing, so its reply needs no level.
+    bucket[LEVEL] = -max(1, ceil(more))
+  end
   if wait > (step < MILLISECOND and step * TOLERANCE or 0) and verb ~= 'd' and wait > ready then
     which, ready = i, wait
   end
@@ -247,19 +273,29 @@ local charged = which == 0 and verb ~= 'p'
 local noted, expiry = '', expires_at
 for i = 1, charged and #positions or 0 do
   local known, stays = positions[i], {}
-  local longest, soonest = 0, nil
+  local longest, soonest, charged_left, charged_step = 0, nil, 0, nil
   for j = 1, #known do longest = max(longest, known[j][QUOTA] * known[j][STEP]) end
+  if i <= limits then
+    charged_step = own[i][STEP]
+    charged_left = max(0, own[i][LEFT] - leaked) + charged_step * cost
+  end
   for j = 1, #known do
     local bucket = known[j]
     local left, per = max(0, bucket[LEFT] - leaked), bucket[QUOTA] * bucket[STEP]
     local is_own = bucket == own[i]
-    -- Others are kept while they are in use, if they are the longest or were checked within their time.
-    if is_own or i > limits or left > 0 and (per == longest or bucket[CHECKED] + per > now) then
+    -- Others are kept if they were checked within the time of the longest, or are in use for longer, as by a debt. The
+    -- longest itself is kept while it is in use.
+    if is_own or i > limits or bucket[CHECKED] + longest > now or left > longest or per == longest and left > 0 then
       local grown = 0
       if is_own then
         grown = bucket[STEP] * cost
       elseif i <= limits then
         grown = min(left + bucket[STEP] * cost, max(left, per)) - left
+        if charged_step < bucket[STEP] then
+          local units = charged_left / charged_step * bucket[STEP]
+          if bucket[STEP] >= MILLISECOND then units = ceil(units) end
+          grown = max(grown, units - left)
+        end
       end
       bucket[LEFT], bucket[LEVEL], bucket[GROWN] = left + grown, bucket[LEVEL] + grown, grown
       stays[#stays + 1] = bucket

@@ -244,7 +244,12 @@ pub(super) fn decode(
     let each = || limits.iter().enumerate();
     let remaining = each().map(|(i, limit)| {
         let (remaining, more) = match window {
-            Window::Gcra => limit.remaining_by_gcra(number(at(i, 0))),
+            Window::Gcra => {
+                let (remaining, more) = limit.remaining_by_gcra(number(at(i, 0)));
+                // Of a peek by a limit that is not known, minus the time.
+                let level = number(at(i, 1));
+                (remaining, if level < 0.0 { (-level) as i64 } else { more })
+            }
             _ => (number(at(i, 1)) as i64, number(at(i, 2)) as i64),
         };
         Remaining {
