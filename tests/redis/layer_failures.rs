@@ -144,9 +144,9 @@ async fn request_that_cannot_pass_in_time_is_denied_immediately() {
     .await;
 }
 
-/// As in memory: of a smaller plan, at most all units are in use.
+/// As in memory: until a check makes the smaller plan known, its usage leaks as that of the larger one.
 #[tokio::test]
-async fn wait_under_a_smaller_plan_is_that_of_its_quota() {
+async fn wait_under_a_smaller_plan_is_that_of_the_units_in_use() {
     in_time(async || {
         let server = Server::start();
         let limiter =
@@ -165,7 +165,8 @@ async fn wait_under_a_smaller_plan_is_that_of_its_quota() {
         let denied = call(&app, "/small").await;
         assert_eq!(denied.status(), 429);
         let wait: u64 = denied.headers()["retry-after"].to_str().unwrap().parse().unwrap();
-        assert!(u128::from(wait) * 1_000 <= ms(2_000).as_millis(), "{wait}");
+        // Nine of ten units have to leak, one per second.
+        assert!((8..=9).contains(&wait), "{wait}");
     })
     .await;
 }

@@ -241,9 +241,10 @@ local function derive(known, per, step)
     end
     if is_better then source = other end
   end
-  local ring = {per, now, last, last, 0, 0, '', 1}
+  -- A call of this microsecond is not missing.
+  local ring = {per, now, last, min(last, now - 1), 0, 0, '', 1}
   if not source then return ring end
-  ring[MISSING] = max(now - source[PER], source[MISSING])
+  ring[MISSING] = min(max(now - source[PER], source[MISSING]), now - 1)
   local pieces, position, sum = {}, 0, 0
   for index = 0, source[COUNT] - 1 do
     local bucket, units = bucket_at(source, index)

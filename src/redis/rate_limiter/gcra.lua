@@ -26,7 +26,7 @@
 --
 -- Otherwise '\4G', and the same times; then for each position the number of its limits (two bytes), and for each of them
 -- its quota, its step, the time from the last charge until its bucket is empty, its level, the time at which it began,
--- or zero if that does not matter, and the time of its last check.
+-- or zero if it is as old as the state, and the time of its last check.
 
 -- Maximum number of limits per position.
 local MAX_KNOWN = 8
@@ -137,7 +137,7 @@ local function encode()
     local bucket = known[1]
     is_simple = is_simple and #known == 1 and (bucket[STEP] >= MILLISECOND or bucket[STEP] == 0)
       -- Otherwise permits for charges to an earlier bucket of the same limit could be refunded.
-      and (bucket[BEGAN] == 0 or bucket[BEGAN] + 2 * bucket[QUOTA] * bucket[STEP] <= last)
+      and bucket[BEGAN] == 0
   end
   for i = 1, #positions do
     local known = positions[i]
@@ -192,7 +192,7 @@ if verb == 'r' then
         is_used = is_used or left > leaked
       end
       local is_same = bucket[STEP] == step and (bucket[QUOTA] == quota or bucket[QUOTA] == 0)
-      if is_same and at >= bucket[BEGAN] and at + quota * step > now then
+      if is_same and at >= bucket[BEGAN] then
         local since = bucket[LEVEL] - level
         if since <= step * TOLERANCE then
           -- It was the last charge.
@@ -237,7 +237,7 @@ for i = 1, limits do
   if is_unknown then
     local left = slower and slower[LEFT] / slower[STEP] * step or 0
     if units > 0 then left = max(left, leaked + units * step) end
-    bucket = {quota, step, step < MILLISECOND and left or ceil(left), 0, #known > 0 and now or 0, now}
+    bucket = {quota, step, step < MILLISECOND and left or ceil(left), 0, state and now or 0, now}
     -- A denial keeps it too: the other limits may forget the usage sooner.
     writes = writes or #known > 0
     known[#known + 1] = bucket

@@ -147,7 +147,8 @@ impl LimitArgs {
     /// single-threaded.
     fn remaining_by_gcra(&self, in_use: f64) -> (i64, i64) {
         let quota = i64::from(self.quota);
-        if in_use.is_nan() || in_use <= 0.0 {
+        let negligible = if self.step < MILLISECOND { TOLERANCE * self.step } else { 0.0 };
+        if in_use.is_nan() || in_use <= negligible {
             return (quota, -1);
         }
         // Rounded up: a unit that has leaked only in part is still in use.
