@@ -114,11 +114,8 @@ impl Model {
     fn refund(&mut self, params: &[LimitParams], call: usize, units: u64, now: u64) {
         for (i, limit) in params.iter().enumerate() {
             if self.window == Window::Gcra {
-                let (at, _, positions) = &self.calls[call];
+                let (.., positions) = &self.calls[call];
                 let (amount, leaked_at) = (self.step(*limit) * units, self.leaked_at[i]);
-                if at + limit.quota * self.step(*limit) <= now {
-                    continue;
-                }
                 if self.levels[i] <= positions[i] {
                     // It was the last call.
                     self.leaked_at[i] -= amount;
