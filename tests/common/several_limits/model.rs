@@ -396,8 +396,11 @@ impl Position {
             Upper::Level(level) => {
                 let bucket = Leaking::new(id);
                 let excess = (level + bucket.parts(cost)).saturating_sub(bucket.capacity());
-                // Conversions round up to a part of a nanosecond of a short limit, which is longer by a long one.
-                let rounding = if excess > 0 { 1 + id.per / 100_000_000 } else { 0 };
+                // Conversions round up, on Redis to a microsecond of a fast limit, which is longer by a slow one.
+                let step = |id: Id| (id.per / id.quota).max(1);
+                let steps = self.charges().filter_map(|charge| charge.by).map(step);
+                let grain = step(id) / steps.min().unwrap_or(u64::MAX) + 1;
+                let rounding = if excess > 0 { grain * self.charges().count() as u64 } else { 0 };
                 now + excess.div_ceil(u128::from(id.quota)) as u64 + rounding
             }
             Upper::Leaving(leaving) => {
