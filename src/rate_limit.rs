@@ -198,7 +198,7 @@ where
     /// Charges one unit to `key` by `limits` instead of the limiter's own, for plans and tiers.
     ///
     /// A key that is checked by several limits in turn counts all its calls by each of them, so a customer who changes
-    /// plans keeps what was used. No limit is ever exceeded by its own calls, whatever the key is checked by in between.
+    /// plans keeps what was used. No limit is ever exceeded by its own calls, regardless of other limits in between.
     /// Limits are identified by their position in `limits`: [several limits for one
     /// key](crate::guide::rate_limits#several-limits-for-one-key) has the rules. Limits that should be independent of
     /// each other need keys of their own. If `limits` is empty, every call passes and nothing is charged.

@@ -24,8 +24,8 @@ pub(crate) struct Gcra {
     part: u32,
 }
 
-/// Value of `refunded` of a state that was derived and not charged since. What it contains of a call is not known, so it
-/// is derived again if one is refunded.
+/// Value of `refunded` of a state that was derived and not charged since. It does not know its part of a single call, so
+/// it is derived again if one is refunded.
 const DERIVED: u64 = u64::MAX;
 
 impl Gcra {
@@ -119,8 +119,8 @@ impl Gcra {
         derived
     }
 
-    /// Returns the known limits that leak faster. What has leaked by them is not known any more, so a limit takes what
-    /// they have in use when a check makes it known.
+    /// Returns the known limits that leak faster. They do not know the units that have leaked, so a limit takes those that
+    /// are in use when a check makes it known.
     fn faster<'a>(
         known: impl Iterator<Item = &'a Self>,
         params: &LimitParams,

@@ -11,8 +11,8 @@ use super::micros;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Features {
     pub(crate) max_keys: bool,
-    /// Whether limits of a `Log` count calls that had no limit at their position, so that all plans of a sequence need
-    /// the same number of limits.
+    /// True if limits of a `Log` count calls that had no limit at their position, so that all plans of a sequence need the
+    /// same number of limits.
     pub(crate) is_log_shared: bool,
     /// Largest number of calls of a sequence.
     pub(crate) calls: usize,
