@@ -1,5 +1,7 @@
 //! Charges of a permit: what a refund has to take back, and where.
 
+use smallvec::SmallVec;
+
 use super::algorithm::{Charge, Noted};
 
 /// Charges of one call, to all its limits. Most limiters have one limit, for which it does not allocate.
@@ -13,8 +15,8 @@ pub(crate) enum Charges {
 
 #[derive(Debug, Default)]
 pub(crate) struct ManyCharges {
-    /// Charge of each limit of the call.
-    each: Vec<Charge>,
+    /// Charge of each limit of the call; one, if only other limits make the charges many.
+    each: SmallVec<[Charge; 1]>,
     /// Charges to other limits by which the key is checked, too.
     noted: Vec<Noted>,
 }

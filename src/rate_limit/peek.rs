@@ -41,19 +41,16 @@ where
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
-        self.with_limits(limits, |CallLimits { limits, params, .. }| {
-            let now = self.shared.clock.lazy_now();
-            let (denied, remaining) = self.inspect(key, params, &now, |state| {
-                (state.ensure_fits(params, &now, 1).err(), state.remaining(params, &now))
-            });
+        self.with_limits(limits, |by| {
+            let (decided, remaining) = self.probe_by(key, by, 1);
             let standing = |(remaining, limit): (&Remaining, &Limit)| Standing {
                 limit: limit.clone(),
                 remaining: remaining.units,
                 more_at: remaining.more_at.map(|at| self.shared.clock.instant(at)),
             };
             State {
-                standings: remaining.iter().zip(limits).map(standing).collect(),
-                ready: denied.map(|denied| self.shared.clock.instant(denied.ready)),
+                standings: remaining.iter().zip(by.limits).map(standing).collect(),
+                ready: decided.err().and_then(|limited| limited.ready_at()),
             }
         })
     }

@@ -100,7 +100,7 @@ where
     }
 
     #[cfg(any(feature = "axum", feature = "redis"))]
-    fn probe(&self, key: &K, cost: u32, limits: Option<&[Limit]>) -> Probed {
+    pub(super) fn probe(&self, key: &K, cost: u32, limits: Option<&[Limit]>) -> Probed {
         let (decided, remaining) = self.with_limits(limits, |by| self.probe_by(key, by, cost));
         (decided.map(|permit| permit.with_override(limits, self.window)), remaining)
     }

@@ -10,10 +10,9 @@ use tokio::time::Instant;
 
 use super::{
     ByWindow, Limit, Limited, Permit, RateLimiter,
-    algorithm::{Algorithm, Remaining},
+    algorithm::Remaining,
     check_args::{Caller, Observed},
     dispatch,
-    limit_set::CallLimits,
     limiter::Limiter,
     per_limit::PerLimit,
 };
@@ -35,7 +34,12 @@ where
         cost: u32,
         limits: Option<&[Limit]>,
     ) -> (Result<Permit, Limited>, PerLimit<Remaining>) {
-        dispatch!(&self.0, limiter => limiter.decide_with_remaining(key, limits, cost))
+        let observed = Observed::default();
+        let decided = dispatch!(&self.0, limiter => {
+            limiter.decide(key, limits, cost, Caller::Final, Some(&observed))
+        });
+        // If the cost alone decided, nothing was observed.
+        (decided, observed.take().unwrap_or_else(|| self.remaining(key, limits)))
     }
 
     /// Waits as [`until_ready_within`](RateLimiter::until_ready_within). Also returns the remaining quota of each
@@ -47,14 +51,18 @@ where
         limits: Option<&[Limit]>,
         max_wait: Duration,
     ) -> (Result<Permit, Limited>, PerLimit<Remaining>, bool) {
-        dispatch!(&self.0, limiter => {
-            limiter.wait_with_remaining(key, cost, limits, max_wait).await
-        })
+        let mut remaining = None;
+        let (decided, has_waited) = dispatch!(&self.0, limiter => {
+            limiter.until_ready(key, cost, limits, Some(max_wait), Some(&mut remaining)).await
+        });
+        // A call that was denied because of the queue ahead of it observed nothing.
+        (decided, remaining.unwrap_or_else(|| self.remaining(key, limits)), has_waited)
     }
 
     /// Returns the remaining quota of each limit.
     pub(crate) fn remaining(&self, key: &K, limits: Option<&[Limit]>) -> PerLimit<Remaining> {
-        dispatch!(&self.0, limiter => limiter.remaining(key, limits))
+        // A cost of 0 always passes.
+        dispatch!(&self.0, limiter => limiter.probe(key, 0, limits).1)
     }
 }
 
@@ -76,49 +84,6 @@ impl<K, S> RateLimiter<K, S> {
     /// Counts a denied request that a layer in shadow mode admitted.
     pub(crate) fn count_shadowed(&self) {
         dispatch!(&self.0, limiter => limiter.shadowed.fetch_add(1, Relaxed));
-    }
-}
-
-impl<K, A, S> Limiter<K, A, S>
-where
-    K: Hash + Eq + Clone + Send + Sync + 'static,
-    A: Algorithm,
-    S: BuildHasher + Clone + Send + Sync + 'static,
-{
-    /// Decides as [`decide`](Limiter::decide). Also returns the remaining quota of each limit.
-    pub(super) fn decide_with_remaining(
-        &self,
-        key: &K,
-        limits: Option<&[Limit]>,
-        cost: u32,
-    ) -> (Result<Permit, Limited>, PerLimit<Remaining>) {
-        let observed = Observed::default();
-        let decided = self.decide(key, limits, cost, Caller::Final, Some(&observed));
-        // If the cost alone decided, nothing was observed.
-        (decided, observed.take().unwrap_or_else(|| self.remaining(key, limits)))
-    }
-
-    /// Returns the remaining quota of each limit.
-    pub(super) fn remaining(&self, key: &K, limits: Option<&[Limit]>) -> PerLimit<Remaining> {
-        self.with_limits(limits, |CallLimits { params, .. }| {
-            let now = self.shared.clock.lazy_now();
-            self.inspect(key, params, &now, |usage| usage.remaining(params, &now))
-        })
-    }
-
-    /// Waits as [`until_ready`](Limiter::until_ready). Also returns the remaining quota of each limit.
-    pub(super) async fn wait_with_remaining(
-        &self,
-        key: &K,
-        cost: u32,
-        limits: Option<&[Limit]>,
-        max_wait: Duration,
-    ) -> (Result<Permit, Limited>, PerLimit<Remaining>, bool) {
-        let mut remaining = None;
-        let (decided, has_waited) =
-            self.until_ready(key, cost, limits, Some(max_wait), Some(&mut remaining)).await;
-        // A call that was denied because of the queue ahead of it observed nothing.
-        (decided, remaining.unwrap_or_else(|| self.remaining(key, limits)), has_waited)
     }
 }
 
