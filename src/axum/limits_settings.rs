@@ -18,7 +18,7 @@ impl<K, S> RateLimitLayer<K, S> {
     /// use std::{net::SocketAddr, sync::Arc};
     /// use axum::extract::ConnectInfo;
     /// use fleeting::{ClientIp, Limit, RateLimitLayer, RateLimiter, TrustedProxies};
-    /// # use axum::{Router, body::Body, extract::connect_info::MockConnectInfo, http::Request, routing::get};
+    /// # use axum::{Router, body::Body, http::Request, routing::get};
     /// # use tower::ServiceExt;
     ///
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
@@ -33,9 +33,9 @@ impl<K, S> RateLimitLayer<K, S> {
     /// })
     /// .limits(move |_, (_, is_login)| is_login.then(|| logins.clone()));
     /// # let app = Router::<()>::new().route("/login", get("hello")).route("/", get("hello")).layer(layer);
-    /// # let app = app.layer(MockConnectInfo(SocketAddr::from(([192, 0, 2, 1], 1337))));
     /// # let ask = async |path: &str| {
-    /// #     let request = Request::get(path).body(Body::empty()).unwrap();
+    /// #     let mut request = Request::get(path).body(Body::empty()).unwrap();
+    /// #     request.extensions_mut().insert(ConnectInfo(SocketAddr::from(([192, 0, 2, 1], 1337))));
     /// #     app.clone().oneshot(request).await.unwrap().status().as_u16()
     /// # };
     /// # for status in [200, 200, 200, 200, 200, 429] {
