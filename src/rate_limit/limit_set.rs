@@ -3,6 +3,7 @@
 
 use std::{
     collections::VecDeque,
+    mem,
     sync::{
         Arc, OnceLock, PoisonError, RwLock,
         atomic::{AtomicU64, Ordering::SeqCst},
@@ -125,8 +126,8 @@ impl CurrentLimits {
             .map_or_else(|| self.first.limits.clone(), |limit_set| limit_set.limits.clone())
     }
 
-    /// Replaces the limits.
-    pub(super) fn replace(&self, mut limit_set: LimitSet) {
+    /// Replaces the limits; returns the parameters of the previous ones.
+    pub(super) fn replace(&self, mut limit_set: LimitSet) -> PerLimit<LimitParams> {
         limit_set.number = 1;
         let mut limit_set = Some(limit_set);
         // Only the caller that makes the first change runs the closure. All others find the lock and replace its
@@ -135,16 +136,18 @@ impl CurrentLimits {
             let current = Arc::new(limit_set.take().expect("it is taken once"));
             RwLock::new(Changed { current, replaced: VecDeque::new() })
         });
-        let Some(mut limit_set) = limit_set else { return };
+        let Some(mut limit_set) = limit_set else { return self.first.params.clone() };
         let mut changed = changed.write().unwrap_or_else(PoisonError::into_inner);
         // Saturates, so that a number is not used again: the permits of all further sets are then those of one.
         limit_set.number = changed.current.number.saturating_add(1).min(MAX_NUMBER);
         let Changed { current, replaced } = &mut *changed;
-        replaced.push_back(std::mem::replace(current, Arc::new(limit_set)));
+        let old = mem::replace(current, Arc::new(limit_set));
+        replaced.push_back(old.clone());
         let forgotten = if replaced.len() > MAX_REPLACED { replaced.pop_front() } else { None };
         drop(changed);
         // Their names are dropped without the lock, which checks take for reading.
         drop(forgotten);
+        old.params.clone()
     }
 
     /// Wakes the waiters for a change.

@@ -35,9 +35,10 @@ where
     ///
     /// # Cost
     ///
-    /// All keys are visited, at a few tenths of a microsecond each, under one shard lock at a time. After the first
-    /// change, each check takes a few nanoseconds longer. A key that is charged by the old and by the new limits takes
-    /// the memory of both until the old ones are not needed any more.
+    /// If the length of a window changes, or a quota of [`Window::Gcra`](super::Window::Gcra), all keys are visited, at a
+    /// few tenths of a microsecond each, under one shard lock at a time. After the first change, each check takes a few
+    /// nanoseconds longer. A key that is charged by the old and by the new limits takes the memory of both until the old
+    /// ones are not needed any more.
     ///
     /// # Panics
     ///
@@ -79,9 +80,12 @@ where
     pub(super) fn set_limits(&self, limits: Vec<Limit>) {
         let limit_set = LimitSet::new(limits.into(), self.window);
         let params = limit_set.params.clone();
-        self.current_limits.replace(limit_set);
-        (0..self.shared.store.shard_count()).for_each(|shard| self.convert(shard, &params));
-        self.untracked.convert(&params, &self.shared.clock.lazy_now());
+        let old = self.current_limits.replace(limit_set);
+        // Otherwise the usage of each key counts as before: its states are those of the new limits, too.
+        if !old.iter().zip(&*params).all(|(old, new)| A::new(old).is_for(new)) {
+            (0..self.shared.store.shard_count()).for_each(|shard| self.convert(shard, &params));
+            self.untracked.convert(&params, &self.shared.clock.lazy_now());
+        }
         // After that, so that woken waiters find the usage by the new limits.
         self.current_limits.notify_change();
     }
