@@ -7,6 +7,8 @@
 //! 3. The state of the longest window stays until nothing of the key is in use: all others can be derived from it. They
 //!    are dropped when no check has used them for as long as that window. Not sooner, since a derived state is less exact.
 
+use std::{iter, mem};
+
 use super::{
     algorithm::{Algorithm, Back, Charge, LimitParams, Noted, Remaining},
     charges::ManyCharges,
@@ -14,7 +16,7 @@ use super::{
 use crate::engine::clock::{LazyNow, Now, Tick};
 
 /// Maximum number of limits that are known for one position of a key. Each check charges all of them.
-pub(super) const MAX_LIMITS: usize = 8;
+const MAX_LIMITS: usize = 8;
 
 /// Usage of one key by the limits at one position.
 #[derive(Clone, Debug)]
@@ -71,31 +73,32 @@ impl<A: Algorithm> Position<A> {
         } else if self.others.is_none() && is_spent(&self.current, now) {
             self.current = A::new(params);
         } else {
-            self.switch(None, params, now);
+            let (state, params) = match self.take_known(params) {
+                Some(known) => known,
+                None => (A::derive(self.in_use(now), params, now), *params),
+            };
+            self.switch(state, params, now);
         }
         self.prune(now);
     }
 
-    /// Makes another limit the current one, with its state if that is given.
-    fn switch(&mut self, state: Option<A>, params: &LimitParams, now: &LazyNow<'_>) {
-        let derive = || self.is_unknown(params).then(|| A::derive(self.in_use(now), params, now));
-        let derived = state.or_else(derive);
+    /// Removes the state of another limit than the current one, with its parameters.
+    fn take_known(&mut self, params: &LimitParams) -> Option<(A, LimitParams)> {
+        let states = &mut self.others.as_mut()?.states;
+        let index = states.iter().position(|known| known.state.is_for(params))?;
+        let known = states.swap_remove(index);
+        let quota = known.params.quota.max(params.quota);
+        Some((known.state, LimitParams { quota, ..*params }))
+    }
+
+    /// Makes another limit the current one.
+    fn switch(&mut self, state: A, params: LimitParams, now: &LazyNow<'_>) {
         let others = self.others.get_or_insert_with(|| {
             Box::new(Others { current: self.current.params(), states: Vec::new() })
         });
-        let index = others.states.iter().position(|known| known.state.is_for(params));
-        let (next, next_params) = match (derived, index) {
-            (Some(derived), _) => (derived, *params),
-            (None, Some(index)) => {
-                let known = others.states.swap_remove(index);
-                let quota = known.params.quota.max(params.quota);
-                (known.state, LimitParams { quota, ..*params })
-            }
-            (None, None) => unreachable!("the limit is known"),
-        };
-        let state = std::mem::replace(&mut self.current, next);
-        let last_params = std::mem::replace(&mut others.current, next_params);
-        others.states.push(Known { state, params: last_params, checked_at: now.tick() });
+        let state = mem::replace(&mut self.current, state);
+        let params = mem::replace(&mut others.current, params);
+        others.states.push(Known { state, params, checked_at: now.tick() });
     }
 
     /// Drops states that are not needed any more.
@@ -159,9 +162,7 @@ impl<A: Algorithm> Position<A> {
         now: &LazyNow<'_>,
     ) {
         let mut outdated = Vec::new();
-        let others = self.others.iter_mut().flat_map(|others| &mut others.states);
-        let states = std::iter::once(&mut self.current).chain(others.map(|known| &mut known.state));
-        for (index, state) in states.enumerate() {
+        for (index, state) in self.states_mut().enumerate() {
             let is_outdated = if charged_by.is_some_and(|params| state.is_for(params)) {
                 state.refund(charge, back, now)
             } else if let Some(noted) = noted.clone().find(|noted| state.is_for(&noted.params)) {
@@ -170,17 +171,17 @@ impl<A: Algorithm> Position<A> {
                 state.refund_unrecorded(charge, back, now)
             };
             if is_outdated {
-                outdated.push(index);
+                outdated.push((index, state.params()));
             }
         }
         // After all others, from which they are derived.
-        for index in &outdated {
-            let is_current = |other: &usize| !outdated.contains(other);
-            let known = self.states().enumerate().filter(|(index, _)| is_current(index));
-            let params = self.states().nth(*index).expect("it was found").params();
+        let is_outdated = |index: usize| outdated.iter().any(|(other, _)| *other == index);
+        for (index, params) in &outdated {
+            let known = self.states().enumerate().filter(|(index, _)| !is_outdated(*index));
+            let known = known.map(|(_, state)| state);
             if known.clone().next().is_some() {
-                let derived = A::derive(known.map(|(_, state)| state), &params, now);
-                *self.state_mut(*index) = derived;
+                let derived = A::derive(known, params, now);
+                *self.states_mut().nth(*index).expect("it was found above") = derived;
             }
         }
     }
@@ -214,7 +215,7 @@ impl<A: Algorithm> Position<A> {
         let lasts = |derived: &A| derived.idle_from() > idle_from;
         let converted = A::convert(self.in_use(now), params, now);
         if let Some(state) = converted.or_else(|| derived().filter(lasts)) {
-            self.switch(Some(state), params, now);
+            self.switch(state, *params, now);
             self.prune(now);
         }
     }
@@ -242,15 +243,12 @@ impl<A: Algorithm> Position<A> {
 
     fn states(&self) -> impl Iterator<Item = &A> + Clone {
         let others = self.others.iter().flat_map(|others| &others.states);
-        std::iter::once(&self.current).chain(others.map(|known| &known.state))
+        iter::once(&self.current).chain(others.map(|known| &known.state))
     }
 
-    fn state_mut(&mut self, index: usize) -> &mut A {
-        match (index, &mut self.others) {
-            (0, _) => &mut self.current,
-            (_, Some(others)) => &mut others.states[index - 1].state,
-            (_, None) => unreachable!("there is one state"),
-        }
+    fn states_mut(&mut self) -> impl Iterator<Item = &mut A> {
+        let others = self.others.iter_mut().flat_map(|others| &mut others.states);
+        iter::once(&mut self.current).chain(others.map(|known| &mut known.state))
     }
 }
 
