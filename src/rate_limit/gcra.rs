@@ -61,10 +61,16 @@ impl Gcra {
         u128::from(self.refunded()).saturating_mul(self.per.into())
     }
 
-    /// Returns the mark of a charge that was just made.
+    /// Records a charge that was just made.
     #[inline]
-    fn mark(&self) -> (Tick, u32) {
-        if self.refunded() == 0 { (self.arrival, self.part) } else { self.mark_after_refunds() }
+    fn record(&mut self, now: &impl Now, cost: u32) -> Charge {
+        self.last = now.at_least();
+        self.refunded = self.refunded();
+        let (mark, part) = match self.refunded {
+            0 => (self.arrival, self.part),
+            _ => self.mark_after_refunds(),
+        };
+        Charge { mark, amount: u64::from(cost) | u64::from(part) << 32 }
     }
 
     #[cold]
@@ -86,7 +92,8 @@ impl Gcra {
             .saturating_add((left % per * other_per).div_ceil(per))
     }
 
-    /// Returns the state of a limit with the units that are in use by the known ones. `convert` returns the parts to take of those of a known one.
+    /// Returns the state of a limit with the units that are in use by the known ones. `convert` returns the parts to take
+    /// of those of a known one.
     fn derived<'a>(
         known: impl Iterator<Item = &'a Self> + Clone,
         params: &LimitParams,
@@ -330,11 +337,8 @@ impl Algorithm for Gcra {
         let (whole, part) = if parts < quota { (0, parts) } else { (1, parts - quota) };
         self.arrival = base.later(time.saturating_add(whole));
         self.part = part as u32;
-        self.last = now.at_least();
-        self.refunded = self.refunded();
         let remaining = quota.saturating_sub(self.units(now));
-        let (mark, mark_part) = self.mark();
-        (Charge { mark, amount: u64::from(cost) | u64::from(mark_part) << 32 }, remaining as u32)
+        (self.record(now, cost), remaining as u32)
     }
 
     /// Fills the bucket at most to its quota: the limit itself would have admitted no more. But at least as many units
@@ -354,11 +358,7 @@ impl Algorithm for Gcra {
         if current.leaks_faster_than(params) {
             self.raise(now_tick, current.converted(now_tick, self));
         }
-        self.last = now.at_least();
-        self.refunded = self.refunded();
-        let (mark, mark_part) = self.mark();
-        let charge = Charge { mark, amount: u64::from(cost) | u64::from(mark_part) << 32 };
-        Some((charge, self.arrival_parts().saturating_sub(base)))
+        Some((self.record(now, cost), self.arrival_parts().saturating_sub(base)))
     }
 
     fn refund(&mut self, charge: Charge, back: Back, now: &impl Now) -> bool {
