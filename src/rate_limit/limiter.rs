@@ -84,12 +84,13 @@ where
         hasher: S,
         #[cfg(feature = "dashboard")] top_denied: TopDenied<K>,
     ) -> Arc<Self> {
+        let limit_set = LimitSet::new(limits.into(), window);
         // The registry holds the limiter weakly: dropping the last handle ends it, even if permits remain.
         Arc::new_cyclic(|limiter: &Weak<Self>| Self {
             window,
-            untracked: UntrackedKeys::new(&params_of(&limits, window), max_keys),
+            untracked: UntrackedKeys::new(&limit_set.params, max_keys),
             idle_evictor: IdleEvictor::default(),
-            current_limits: CurrentLimits::new(LimitSet::new(limits.clone().into(), window)),
+            current_limits: CurrentLimits::new(limit_set),
             #[cfg(feature = "axum")]
             probing: Waiting::new(hasher.clone()),
             waiting: Waiting::new(hasher),
@@ -121,7 +122,7 @@ where
     {
         ready!(coop::poll_proceed(cx));
         match self.current_limits.unchanged() {
-            Some(limit_set) if cost > 0 && cost <= limit_set.least_quota => {
+            Some(limit_set) if !limit_set.as_call_limits().decides(cost) => {
                 let (by, caller) = (limit_set.as_call_limits(), Caller::Final);
                 Poll::Ready(self.run_check(key, by, cost, caller, None))
             }
