@@ -234,8 +234,10 @@ for i = 1, limits do
     end
   end
   local is_unknown = not bucket
+  -- By the slower one, from the last charge on.
+  local of_slower = slower and slower[LEFT] / slower[STEP] * step or 0
   if is_unknown then
-    local left = slower and slower[LEFT] / slower[STEP] * step or 0
+    local left = of_slower
     if units > 0 then left = max(left, leaked + units * step) end
     bucket = {quota, step, step < MILLISECOND and left or ceil(left), 0, state and now or 0, now}
     -- A denial keeps it too: the other limits may forget the usage sooner.
@@ -249,7 +251,7 @@ for i = 1, limits do
   -- Time until enough has leaked for the cost.
   local wait = max(0, bucket[LEFT] - leaked) + step * cost - step * quota
   if is_unknown and verb == 'p' and units > 0 then
-    local of_slower = slower and slower[LEFT] / slower[STEP] * step - leaked or 0
+    of_slower = of_slower - leaked
     wait = max(later, of_slower + step * cost - step * quota)
     -- The same for one unit more than remains.
     local used = ceil(max(units, of_slower / step))
