@@ -72,7 +72,8 @@ use crate::rate_limit::{Limit, State, with_denials};
 /// | `Buckets(n)` | 32, plus 18 per limit, plus 12 per bucket with calls, of which each limit has at most `n + 1` | O(n) bytes copied |
 /// | `Gcra` | 26, plus 24 per limit, plus 24 per three limits | O(1) |
 ///
-/// A `Log` stores each call once, regardless of the number of limits. A key that is checked by [several
+/// A `Log` stores each call once, regardless of the number of limits; with several limits for one key, 38 bytes per limit
+/// and 14 per call. A key that is checked by [several
 /// limits](#several-limits-for-one-key) needs memory and work for each of them, of which at most nine (`Log`) or eight
 /// per position count. A key longer than 256 bytes is shortened to its first 256 bytes and a hash.
 ///
@@ -116,18 +117,18 @@ use crate::rate_limit::{Limit, State, with_denials};
 /// A key may be checked by different limits: by [`check_with`](RateLimiter::check_with), by the limits of a layer, after
 /// [`set_limits`](RateLimiter::set_limits), or by processes with other limits during a rollout. Limits at the same
 /// position among the limits of a call share the usage of the key, as in the embedded limiter. Each of them counts its
-/// own calls exactly and never admits more than its quota, regardless of the other limits. The server keeps what the
-/// longest of them still counts; so a limit per day and one per second on the same key keep the calls of a day with
-/// `Log`. Use a key that contains the route if limits by route have to be independent.
+/// own calls exactly and never admits more than its quota, regardless of the other limits. A `Log` keeps the calls of
+/// the longest window. Beyond 4,096 calls, it forgets the oldest ones of a limit if later ones cost twice its quota:
+/// they would only count after as many refunds or by a larger quota. Use a key that contains the route if limits by
+/// route have to be independent.
 ///
 /// At each position, up to eight limits are known at the same time. Limits that no check has used for the longest window
 /// of the key are dropped, and so is one of more than eight. If a limit is used that is not known, it begins with the
 /// calls of the others: with `Buckets` as if they were made at the end of their buckets, with `Gcra` with as many units.
 ///
-/// With `Log`, all limits of a key count the same calls, also at other positions.
-///
-/// A process of a release without this rule cannot read a key with several limits of `Buckets` or `Gcra`, and of `Gcra`
-/// with an interval below a millisecond. Its checks of that key return [`Error::WrongType`].
+/// A process of a release without this rule cannot read a key with several limits at one position, with calls of
+/// different numbers of limits (`Log`), or with an interval below a millisecond (`Gcra`). Its checks of that key return
+/// [`Error::WrongType`].
 ///
 /// # Examples
 ///

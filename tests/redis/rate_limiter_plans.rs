@@ -407,6 +407,46 @@ async fn more_than_eight_limits_are_bounded_in_size() {
     }
 }
 
+/// Calls of plans with one and with two limits.
+#[tokio::test]
+async fn calls_count_at_the_positions_of_their_limits() {
+    let server = Server::start();
+    for window in WINDOWS {
+        let one = [Limit::new(1_000, HOUR)];
+        let two = [Limit::new(1_000, HOUR), Limit::new(10, 24 * HOUR)];
+        let limiter = limiter(&server, window, &one).await;
+        for _ in 0..3 {
+            let first = limiter.check_n("ada", 4).await.unwrap();
+            limiter.check_with("ada", &two).await.unwrap();
+            limiter.check_n("ada", 4).await.unwrap();
+            first.refund().await.unwrap();
+        }
+        assert_eq!(remaining(&limiter, &two).await, [985, 7], "{window:?}");
+        limiter.check_n_with("ada", 7, &two).await.unwrap();
+        let denied = limited(limiter.check_with("ada", &two).await);
+        assert_eq!(denied.limit(), &two[1], "{window:?}");
+        assert_eq!(limiter.check("ada").await.unwrap().remaining(), 977, "{window:?}");
+    }
+}
+
+/// A `Log` next to a longer window, which one long limit keeps for a day.
+#[tokio::test]
+async fn calls_that_exceed_a_quota_anyway_are_not_stored() {
+    let server = Server::start();
+    let mut plain = server.plain().await;
+    let (short, day) = ([Limit::new(1_000_000, Duration::from_millis(1))], [Limit::new(5, 24 * HOUR)]);
+    let limiter = limiter(&server, Window::Log, &short).await;
+    limiter.check_with("ada", &day).await.unwrap();
+    for _ in 0..12_000 {
+        limiter.check("ada").await.unwrap();
+    }
+    let keys: Vec<String> = plain.keys("*").await.unwrap();
+    let bytes: usize = plain.strlen(&keys[0]).await.unwrap();
+    assert!(bytes < 9_000 * 14, "{bytes}");
+    // The last call that it still counts is the fifth before the last one.
+    assert!(limited(limiter.check_with("ada", &day).await).retry_after() > 23 * HOUR);
+}
+
 #[tokio::test]
 async fn debts_count_for_all_limits_of_a_key_and_may_be_as_large_as_u32_max() {
     let server = Server::start();

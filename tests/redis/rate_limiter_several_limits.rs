@@ -133,7 +133,7 @@ async fn random_sequences_keep_the_promises_of_several_limits() {
     let client = client(&server).await;
     let begin = server_time(&mut server.plain().await).await;
     let now = Cell::new(begin);
-    let features = Features { max_keys: false, is_log_shared: true, calls: 40 };
+    let features = Features { max_keys: false, calls: 40 };
     let play = async |sequence: &Sequence| -> Outcome {
         server.stop_clock(now.get());
         oracle::play(&OnRedis::new(&server, &client, &now, &sequence.setup), sequence).await

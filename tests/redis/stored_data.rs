@@ -364,11 +364,12 @@ async fn former_scripts_and_present_ones_share_their_states() {
                     permit.refund().await.unwrap();
                     left += 3;
                 }
-                // A former process with fewer or more limits.
-                if round == 10 {
+                // A former process with fewer or more limits. A `Log` with both has a kind of its own.
+                let is_readable = window != Window::Log || quotas.len() == 1;
+                if round == 10 && is_readable {
                     assert!(check_by_former_script(&mut raw, window, 1, &quotas[..1]).await);
                     left -= 1;
-                } else if round == 15 && quotas.len() < 3 {
+                } else if round == 15 && quotas.len() < 3 && window != Window::Log {
                     let more = [quotas, &[300]].concat();
                     assert!(check_by_former_script(&mut raw, window, 1, &more).await);
                     left -= 1;
@@ -388,10 +389,11 @@ async fn former_scripts_and_present_ones_share_their_states() {
 #[tokio::test]
 async fn states_of_several_limits_have_kinds_of_their_own() {
     let (_server, mut raw, client) = start().await;
-    for (window, simple, several) in [
-        (Window::Log, b"\x01L", b"\x01L"),
-        (Window::Buckets(10), b"\x01B", b"\x02B"),
-        (Window::Gcra, b"\x03G", b"\x04G"),
+    // A `Log` has no calls of the other limit any more.
+    for (window, simple, several, later) in [
+        (Window::Log, b"\x01L", b"\x02L", b"\x01L"),
+        (Window::Buckets(10), b"\x01B", b"\x02B", b"\x02B"),
+        (Window::Gcra, b"\x03G", b"\x04G", b"\x04G"),
     ] {
         let builder = RateLimiter::builder(&client, "l").window(window).limit(Limit::per_hour(9));
         let limiter: RateLimiter<String> = builder.timeout(patience()).build().unwrap();
@@ -405,14 +407,14 @@ async fn states_of_several_limits_have_kinds_of_their_own() {
         assert_eq!(kind(&mut raw).await, several);
         tokio::time::sleep(Duration::from_millis(80)).await;
         assert_eq!(limiter.check("ada").await.unwrap().remaining(), 6, "{window:?}");
-        assert_eq!(kind(&mut raw).await, several);
+        assert_eq!(kind(&mut raw).await, later);
         limiter.reset("ada").await.unwrap();
         limiter.check("ada").await.unwrap();
         limiter.check_with("ada", &short).await.unwrap();
         assert_eq!(kind(&mut raw).await, several);
         tokio::time::sleep(Duration::from_millis(80)).await;
         assert_eq!(limiter.check("ada").await.unwrap().remaining(), 6, "{window:?}");
-        assert_eq!(kind(&mut raw).await, several);
+        assert_eq!(kind(&mut raw).await, later);
         limiter.reset("ada").await.unwrap();
     }
 }

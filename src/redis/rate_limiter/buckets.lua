@@ -105,7 +105,7 @@ elseif kind == 0x4202 then
     positions[#positions + 1] = known
   end
 else
-  if kind ~= 0x4c01 and kind ~= 0x4702 and kind ~= 0x4703 and kind ~= 0x4704 then
+  if kind ~= 0x4c01 and kind ~= 0x4c02 and kind ~= 0x4702 and kind ~= 0x4703 and kind ~= 0x4704 then
     return redis.error_reply(foreign)
   end
   size, created, last, expires_at = 0, clock, 0, 0

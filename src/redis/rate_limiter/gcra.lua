@@ -122,7 +122,7 @@ if state then
     end
   else
     -- No process has a permit for a charge in '\2G' that it could refund here.
-    if kind ~= 0x4c01 and kind ~= 0x4201 and kind ~= 0x4202 and kind ~= 0x4702 then
+    if kind ~= 0x4c01 and kind ~= 0x4c02 and kind ~= 0x4201 and kind ~= 0x4202 and kind ~= 0x4702 then
       return redis.error_reply(foreign)
     end
     state, created, last, expires_at = nil, clock, 0, 0

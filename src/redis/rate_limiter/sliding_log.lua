@@ -7,14 +7,17 @@
 -- State: '\1L'; its creation time, the time of the last charge, its time of expiry, the number of calls cut off at the
 -- front, and the number of all calls; the number of limits (two bytes). Then for each limit its per, its head, the time
 -- of that call, and the units in use (four); then for each call its time and its units (four). A call that has left the
--- window is skipped by the head, and cut off once there are as many of these as of the others.
+-- window is skipped by the head, and cut off once there are as many of these as of the others. All calls have as many
+-- limits as the state, so each of them counts for all.
 --
 -- A head is never a refunded call. If nothing is in use, it is past the last call.
 --
 -- While other limits use the subject too (limits per call, or processes with other limits during a rollout), the numbers
 -- of these limits are kept: without them, each check would count all calls again, and the calls that only the longest of
--- them still counts would be cut off. They are dropped when no call is in their window. Units of four bytes at their
--- maximum are not exact, and counted again.
+-- them still counts would be cut off. They are dropped when no call is in their window. The state is then '\2L': each
+-- limit has its quota and its position (two), too, and each call the number of its limits (two). A call counts for the
+-- limits at these positions. The quota bounds the number of calls: a head skips those that make no difference because
+-- later ones exceed the quota. Units of four bytes at their maximum are not exact, and counted again.
 
 -- Index of the last byte of a state that is read and written as a whole. A longer state is appended to.
 local SMALL = '511'
@@ -22,6 +25,8 @@ local SMALL = '511'
 local MANY = 64
 -- Maximum number of limits of other checks whose numbers are kept.
 local MAX_OTHERS = 8
+-- Number of calls that a limit counts at least, even if later ones exceed its quota: as many can be refunded.
+local MIN_KEPT = 4096
 -- The maximum of four bytes, which is above every quota.
 local MAX_UNITS = 4294967295
 
@@ -31,18 +36,20 @@ local kind, created, last, expires_at, dropped, tail, counted = 0x4c01, clock, 0
 if length > 0 then
   if length < 26 then return redis.error_reply(foreign) end
   kind = unpack('<H', state)
-  if kind == 0x4c01 then
+  if kind == 0x4c01 or kind == 0x4c02 then
     if length < 44 then return redis.error_reply(foreign) end
     kind, created, last, expires_at, dropped, tail, counted = unpack('<HdddddH', state)
-  end
-  if kind ~= 0x4c01 then
+  else
     if kind ~= 0x4201 and kind ~= 0x4202 and kind ~= 0x4702 and kind ~= 0x4703 and kind ~= 0x4704 then
       return redis.error_reply(foreign)
     end
     state, length, kind, created, last, expires_at, dropped, tail, counted = '', 0, 0x4c01, clock, 0, 0, 0, 0, 0
   end
 end
-local size = 44 + 28 * counted
+-- Sizes of the numbers of a limit, of a call, and of all before the first call.
+local is_wide = kind == 0x4c02
+local slot_size, call_size = is_wide and 38 or 28, is_wide and 14 or 12
+local size = 44 + slot_size * counted
 if length > 0 and length < size then
   state = call('GETRANGE', key, 0, size - 1)
   length = size
@@ -51,11 +58,12 @@ if last > clock then
   local ahead, parts = last - clock, {}
   state = call('GET', key)
   for i = 1, counted do
-    local per, head, since, used = unpack('<dddI4', state, 17 + 28 * i)
-    parts[i] = pack('<dddI4', per, head, since - ahead, used)
+    local at = 45 + slot_size * (i - 1)
+    local since = unpack('<d', state, at + 16)
+    parts[i] = sub(state, at, at + 15) .. pack('<d', since - ahead) .. sub(state, at + 24, at + slot_size - 1)
   end
-  for at = size + 1, #state, 12 do
-    parts[#parts + 1] = pack('<d', unpack('<d', state, at) - ahead) .. sub(state, at + 8, at + 11)
+  for at = size + 1, #state, call_size do
+    parts[#parts + 1] = pack('<d', unpack('<d', state, at) - ahead) .. sub(state, at + 8, at + call_size - 1)
   end
   created, last, expires_at = clock, clock, expires_at - ahead
   state = pack('<HdddddH', kind, created, last, expires_at, dropped, tail, counted) .. table.concat(parts)
@@ -63,11 +71,11 @@ if last > clock then
   call('SET', key, state, 'KEEPTTL')
 end
 local now = clock
-local is_whole = length == 0 or length == size + 12 * (tail - dropped)
+local is_whole = length == 0 or length == size + call_size * (tail - dropped)
 
 -- Fast path for most calls: a check of a single limit that admits it, while no call leaves the window and the state is
 -- long. It is equivalent to the general path below, with half of the work.
-if verb == 'c' and #args == 33 and counted == 1 and not is_whole then
+if verb == 'c' and #args == 33 and counted == 1 and not is_wide and not is_whole then
   local known, head, since, used = unpack('<dddI4', state, 45)
   local gone = head - dropped
   if known == per and head < tail and since > now - per and used + cost <= quota
@@ -80,116 +88,143 @@ if verb == 'c' and #args == 33 and counted == 1 and not is_whole then
   end
 end
 
--- For each limit: its head, the time of that call, the units in use, and whether these are known.
+-- The numbers of a limit are a table: its per, its head, the time of that call, the units in use, its quota, its position,
+-- and whether they are up to date. The quota of '\1L' is not known: no more than the units in use have to be kept.
+local PER, HEAD, SINCE, USED, QUOTA, POSITION, IS_KNOWN = 1, 2, 3, 4, 5, 6, 7
+
+local function limit_at(place)
+  local per, head, since, used, quota, position =
+    unpack(is_wide and '<dddI4dH' or '<dddI4', state, 45 + slot_size * (place - 1))
+  if not is_wide then quota, position = used, place end
+  return {per, head, since, used, quota, position}
+end
+
+-- For each limit of the check its numbers.
 local found = {}
 local longest, is_settled, are_known = 0, verb ~= 'r', true
 for i = 1, is_settled and limits or 0 do
   local quota, per = unpack('<dd', args, 24 * i - 14)
-  local known, head, since, used = 0, 0, 0, 0
   -- The numbers of the same limit are usually at the same place.
-  for offset = 0, counted - 1 do
-    known, head, since, used = unpack('<dddI4', state, 45 + 28 * ((i - 1 + offset) % counted))
-    if known == per then break end
+  local limit, place, is_known = nil, i, false
+  for _ = 1, (is_wide or i <= counted) and counted or 0 do
+    if place > counted then place = 1 end
+    limit = limit_at(place)
+    is_known = limit[PER] == per and (not is_wide or limit[POSITION] == i)
+    if is_known then break end
+    place = place + 1
   end
-  local is_known = known == per
+  if not is_known then limit = {per, 0, 0, 0, 0, i} end
+  limit[POSITION] = i
+  limit[QUOTA], limit[IS_KNOWN] = quota, is_known
   are_known = are_known and is_known
-  found[i] = {head, since, used, is_known}
+  found[i] = limit
   if per > longest then longest = per end
   -- Settled if the stored numbers are of this window, no call has left it, and the cost fits.
-  is_settled = is_settled and is_known and (head == tail or since > now - per)
-    and used + cost <= quota
+  is_settled = is_settled and is_known and (limit[HEAD] == tail or limit[SINCE] > now - per)
+    and limit[USED] + cost <= quota
 end
 
 local entry, seek
 if not is_settled or counted > limits then
   local buffer, first, place = state, dropped, size
-  -- Returns the time and the units of a call.
+  -- Returns the time and the units of a call, and the number of its limits.
   entry = function(index)
-    local at = place + 12 * (index - first) + 1
-    if index < first or at + 11 > #buffer then
+    local at = place + call_size * (index - first) + 1
+    if index < first or at + call_size - 1 > #buffer then
       place, first = 0, index
-      local start = size + 12 * (index - dropped)
-      buffer = call('GETRANGE', key, start, start + 12 * MANY - 1)
+      local start = size + call_size * (index - dropped)
+      buffer = call('GETRANGE', key, start, start + call_size * MANY - 1)
       at = 1
     end
-    return unpack('<dI4', buffer, at)
+    if is_wide then return unpack('<dI4H', buffer, at) end
+    local time, units = unpack('<dI4', buffer, at)
+    return time, units, counted
   end
 
-  -- Returns the first call from `head` on that was not refunded, and its time.
-  seek = function(head)
-    while head < tail do
-      local at, units = entry(head)
-      if units > 0 then return head, at end
-      head = head + 1
+  -- Moves a head to the first call from `index` on that counts and was not refunded.
+  seek = function(limit, index)
+    while index < tail do
+      local at, units, positions = entry(index)
+      if units > 0 and positions >= limit[POSITION] then
+        limit[HEAD], limit[SINCE] = index, at
+        return
+      end
+      index = index + 1
     end
-    return tail, 0
+    limit[HEAD], limit[SINCE] = tail, 0
   end
+end
+
+local function encode(limit)
+  local per, head, since, used = limit[PER], limit[HEAD], limit[SINCE], math.min(limit[USED], MAX_UNITS)
+  if is_wide then return pack('<dddI4dH', per, head, since, used, limit[QUOTA], limit[POSITION]) end
+  return pack('<dddI4', per, head, since, used)
 end
 
 if verb == 'r' then
   local index, amount = unpack('<dd', args, 10)
   -- At the tail or above: the server has lost the charge in a crash.
   if length == 0 or cost ~= created or index < dropped or index >= tail then return 0 end
-  local at, units = entry(index)
+  local at, units, positions = entry(index)
   local back = math.min(units, amount)
   local slots = {sub(state, 1, 44)}
-  for i = 1, counted do
-    local per, head, since, used = unpack('<dddI4', state, 17 + 28 * i)
-    if head <= index then
-      if used < MAX_UNITS then used = used - back end
-      if head == index and back == units then head, since = seek(head + 1) end
+  for j = 1, counted do
+    local limit = limit_at(j)
+    if limit[HEAD] <= index and limit[POSITION] <= positions then
+      if limit[USED] < MAX_UNITS then limit[USED] = limit[USED] - back end
+      if limit[HEAD] == index and back == units then seek(limit, index + 1) end
     end
-    slots[i + 1] = pack('<dddI4', per, head, since, used)
+    slots[j + 1] = encode(limit)
   end
-  call('SETRANGE', key, size + 12 * (index - dropped), pack('<dI4', at, units - back))
+  call('SETRANGE', key, size + call_size * (index - dropped), pack('<dI4', at, units - back))
   call('SETRANGE', key, '0', table.concat(slots))
   return 1
 end
 
--- Returns the head of a limit, its time, and the units in use, after the calls that have left the window.
-local function advance(per, head, since, used)
-  if used == MAX_UNITS then
-    used = 0
-    for index = head, tail - 1 do
-      local _, units = entry(index)
-      used = used + units
+-- Skips the calls that have left the window of a limit or make no difference to it.
+local function advance(limit)
+  if limit[USED] == MAX_UNITS then
+    limit[USED] = 0
+    for index = limit[HEAD], tail - 1 do
+      local _, units, positions = entry(index)
+      if positions >= limit[POSITION] then limit[USED] = limit[USED] + units end
     end
   end
-  while head < tail and since <= now - per do
-    local _, units = entry(head)
-    used = used - units
-    head, since = seek(head + 1)
+  while limit[HEAD] < tail do
+    local is_over = limit[SINCE] <= now - limit[PER]
+    if not is_over and (tail - limit[HEAD] <= MIN_KEPT or limit[USED] <= 2 * limit[QUOTA]) then return end
+    local _, units = entry(limit[HEAD])
+    if not is_over and limit[USED] - units < 2 * limit[QUOTA] then return end
+    limit[USED] = limit[USED] - units
+    seek(limit, limit[HEAD] + 1)
   end
-  return head, since, used
 end
 
 local which, ready = 0, 0
 for i = 1, is_settled and 0 or limits do
-  local quota, per = unpack('<dd', args, 24 * i - 14)
   local limit = found[i]
-  local head, since, used = limit[1], limit[2], limit[3]
-  if not limit[4] then
+  if not limit[IS_KNOWN] then
     -- Other limits: count all calls again.
-    head, since = seek(dropped)
-    used = MAX_UNITS
+    seek(limit, dropped)
+    limit[USED] = MAX_UNITS
   end
-  head, since, used = advance(per, head, since, used)
-  local excess, index = verb == 'd' and 0 or used + cost - quota, head
+  advance(limit)
+  local excess, index = verb == 'd' and 0 or limit[USED] + cost - limit[QUOTA], limit[HEAD]
   while excess > 0 do
-    local at, units = entry(index)
-    excess, index = excess - units, index + 1
-    if excess <= 0 and at + per > ready then which, ready = i, at + per end
+    local at, units, positions = entry(index)
+    if positions >= i then excess = excess - units end
+    index = index + 1
+    if excess <= 0 and at + limit[PER] > ready then which, ready = i, at + limit[PER] end
   end
-  found[i] = {head, since, used, limit[4]}
 end
 
 local charged = which == 0 and verb ~= 'p'
 if verb == 'd' then
-  for i = 1, limits do cost = math.min(cost, math.max(0, MAX_UNITS - found[i][3])) end
+  for i = 1, limits do cost = math.min(cost, math.max(0, MAX_UNITS - found[i][USED])) end
 end
 local longest_known = 0
 for j = 1, are_known and 0 or counted do
-  local per = unpack('<d', state, 17 + 28 * j)
+  local per = unpack('<d', state, 45 + slot_size * (j - 1))
   if per > longest_known then longest_known = per end
 end
 -- Numbers are also written if they were counted, so that the next check need not count again, even if it is denied. Those
@@ -199,96 +234,110 @@ local writes = charged
 if not charged and not are_known then
   writes = extends_log and verb ~= 'p' or not extends_log and not is_whole
 end
-local reply, slots, start = pack('<dd', which, which == 0 and created or ready - clock), '', tail
+local reply = pack('<dd', which, which == 0 and created or ready - clock)
 for i = 1, limits do
-  local quota, per = unpack('<dd', args, 24 * i - 14)
   local limit = found[i]
-  local head, since, used = limit[1], limit[2], limit[3]
-  if writes then
-    if charged then
-      if head == tail then since = now end
-      used = used + cost
-    end
-    slots = slots .. pack('<dddI4', per, head, since, math.min(used, MAX_UNITS))
-    if head < start then start = head end
+  local quota, used, more = limit[QUOTA], limit[USED], -1
+  if charged then
+    if limit[HEAD] == tail then limit[SINCE] = now end
+    used = used + cost
+    limit[USED] = used
   end
-  local more = -1
   if used > quota and verb ~= 'd' then
     -- More is in use than the quota, which was larger before or for other calls.
-    local excess, index = used + 1 - quota, head
+    local excess, index = used + 1 - quota, limit[HEAD]
     repeat
-      local at, units = entry(index)
-      more, excess, index = at + per - clock, excess - units, index + 1
+      local at, units, positions = entry(index)
+      if positions >= i then excess = excess - units end
+      more, index = at + limit[PER] - clock, index + 1
     until excess <= 0
   elseif used > 0 then
-    more = since + per - clock
+    more = limit[SINCE] + limit[PER] - clock
   end
   reply = reply .. pack('<ddd', tail, used < quota and quota - used or 0, more)
 end
+if not writes then return reply end
 
 -- The numbers of other limits. Of too many, the shortest are dropped: their calls can be counted again.
 local others = {}
-for j = 1, writes and (counted > limits or not are_known) and counted or 0 do
-  local per, head, since, used = unpack('<dddI4', state, 17 + 28 * j)
+for j = 1, (counted > limits or not are_known) and counted or 0 do
+  local other = limit_at(j)
   local is_other = true
   for i = 1, limits do
-    if unpack('<d', args, 24 * i - 6) == per then is_other = false end
+    local is_same = found[i][IS_KNOWN] and (not is_wide or i == other[POSITION])
+    if is_same and found[i][PER] == other[PER] then is_other = false end
   end
   if is_other then
-    head, since, used = advance(per, head, since, used)
-    if head < tail then
+    advance(other)
+    if other[HEAD] < tail then
       local at = #others + 1
-      while at > 1 and others[at - 1][1] < per do at = at - 1 end
-      table.insert(others, at, {per, head, since, used})
+      while at > 1 and others[at - 1][PER] < other[PER] do at = at - 1 end
+      table.insert(others, at, other)
       others[MAX_OTHERS + 1] = nil
     end
   end
 end
+local start = tail
+for i = 1, limits do start = math.min(start, found[i][HEAD]) end
 for i = 1, #others do
   local other = others[i]
-  local used = other[4] + (charged and cost or 0)
-  slots = slots .. pack('<dddI4', other[1], other[2], other[3], math.min(used, MAX_UNITS))
-  if other[2] < start then start = other[2] end
-  if other[1] > longest then longest = other[1] end
+  if charged and other[POSITION] <= limits then other[USED] = other[USED] + cost end
+  start = math.min(start, other[HEAD])
+  longest = math.max(longest, other[PER])
 end
-others = #others
 
-if charged then
-  local gone, stay = start - dropped, tail - start
-  local extends = now + longest > expires_at
-  -- An eighth of the window later than necessary, so that the expiry is seldom set again.
-  if extends then expires_at = now + longest * 1.125 end
-  local rewrites = is_whole or limits + others ~= counted or (gone >= MANY and gone >= stay)
-  if rewrites then dropped = start end
-  local head = pack('<HdddddH', kind, created, now, expires_at, dropped, tail + 1, limits + others) .. slots
-  local new = pack('<dI4', now, cost)
-  if rewrites then
-    local rest = ''
-    if is_whole then
-      rest = sub(state, size + 12 * gone + 1)
-    elseif stay > 0 then
-      rest = call('GETRANGE', key, size + 12 * gone, -1)
-    end
-    if extends then
-      call('SET', key, head .. rest .. new, 'PXAT', string.format('%d', expires_at / 1000 + 1))
-    else
-      call('SET', key, head .. rest .. new, 'KEEPTTL')
-    end
-  else
-    call('APPEND', key, new)
-    call('SETRANGE', key, '0', head)
-    if extends then call('PEXPIREAT', key, string.format('%d', expires_at / 1000 + 1)) end
+-- A call of a state that becomes '\2L' has as many limits as the state had.
+local gone, stay = start - dropped, tail - start
+local is_plain = #others == 0 and (is_wide or limits == counted or stay == 0)
+local rewrites = not charged or is_whole or limits + #others ~= counted or not is_wide and not is_plain
+  or (gone >= MANY and gone >= stay)
+local rest = ''
+if rewrites then
+  if is_whole then
+    rest = sub(state, size + call_size * gone + 1)
+  elseif stay > 0 then
+    rest = call('GETRANGE', key, size + call_size * gone, -1)
   end
-elseif writes then
-  local extends = last + longest > expires_at
-  if extends then expires_at = last + longest * 1.125 end
-  local head = pack('<HdddddH', kind, created, last, expires_at, dropped, tail, limits + others)
-  local new = head .. slots .. call('GETRANGE', key, size, -1)
-  -- A full server refuses this, and the reply is returned nevertheless.
+  if is_wide then
+    local at = 13
+    while is_plain and at < #rest do
+      is_plain = unpack('<H', rest, at) == limits
+      at = at + 14
+    end
+  end
+  if is_wide == is_plain then
+    local parts = {}
+    for at = 1, #rest, call_size do
+      parts[#parts + 1] = sub(rest, at, at + 11)
+      if not is_wide then parts[#parts + 1] = pack('<H', counted) end
+    end
+    rest, is_wide = table.concat(parts), not is_wide
+    kind = is_wide and 0x4c02 or 0x4c01
+  end
+  dropped = start
+end
+
+if charged then last = now end
+local extends = last + longest > expires_at
+-- An eighth of the window later than necessary, so that the expiry is seldom set again.
+if extends then expires_at = last + longest * 1.125 end
+local at, new = string.format('%d', expires_at / 1000 + 1), ''
+if charged then new = is_wide and pack('<dI4H', now, cost, limits) or pack('<dI4', now, cost) end
+local parts = {pack('<HdddddH', kind, created, last, expires_at, dropped, tail + (charged and 1 or 0), limits + #others)}
+for i = 1, limits do parts[i + 1] = encode(found[i]) end
+for i = 1, #others do parts[limits + i + 1] = encode(others[i]) end
+local head = table.concat(parts)
+if not rewrites then
+  call('APPEND', key, new)
+  call('SETRANGE', key, '0', head)
+  if extends then call('PEXPIREAT', key, at) end
+else
+  -- A full server refuses this after a denial, which is returned nevertheless.
+  local set = charged and call or redis.pcall
   if extends then
-    redis.pcall('SET', key, new, 'PXAT', string.format('%d', expires_at / 1000 + 1))
+    set('SET', key, head .. rest .. new, 'PXAT', at)
   else
-    redis.pcall('SET', key, new, 'KEEPTTL')
+    set('SET', key, head .. rest .. new, 'KEEPTTL')
   end
 end
 return reply

@@ -11,9 +11,6 @@ use super::micros;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Features {
     pub(crate) max_keys: bool,
-    /// True if limits of a `Log` count calls that had no limit at their position, so that all plans of a sequence need the
-    /// same number of limits.
-    pub(crate) is_log_shared: bool,
     /// Largest number of calls of a sequence.
     pub(crate) calls: usize,
 }
@@ -131,9 +128,8 @@ impl Sequence {
             let quota = rng.random_range(1..=6) * scale;
             Limit::new(quota, Duration::from_secs(*pers.choose(rng).expect("there are lengths")))
         };
-        let most = if window == Window::Log && features.is_log_shared { 1 } else { 2 };
         let plan = |rng: &mut SmallRng| {
-            let limits = if rng.random_ratio(1, 5) { most } else { 1 };
+            let limits = if rng.random_ratio(1, 5) { 2 } else { 1 };
             (0..limits).map(|_| limit(rng)).collect::<Vec<Limit>>()
         };
         let plans: Vec<Vec<Limit>> = (0..rng.random_range(2..=4)).map(|_| plan(rng)).collect();

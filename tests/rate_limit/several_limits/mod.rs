@@ -107,7 +107,7 @@ impl Backend for Embedded {
 
 #[tokio::test(start_paused = true)]
 async fn random_sequences_keep_the_promises_of_several_limits() {
-    let features = Features { max_keys: true, is_log_shared: false, calls: 40 };
+    let features = Features { max_keys: true, calls: 40 };
     let play = async |sequence: &Sequence| -> Outcome {
         oracle::play(&Embedded::new(&sequence.setup), sequence).await
     };
