@@ -88,6 +88,35 @@ if verb == 'c' and #args == 33 and counted == 1 and not is_wide and not is_whole
   end
 end
 
+-- The same for a short state, and for a check of several limits, which are those of the state.
+if verb == 'c' and counted == limits and not is_wide and length > 0 then
+  local slots, reply, start = '', pack('<dd', 0, created), tail
+  for i = 1, limits do
+    local quota, per = unpack('<dd', args, 24 * i - 14)
+    local known, head, since, used = unpack('<dddI4', state, 17 + 28 * i)
+    used = used + cost
+    if known ~= per or head == tail or since <= now - per or used > quota or now + per > expires_at then
+      slots = nil
+      break
+    end
+    slots = slots .. pack('<dddI4', per, head, since, used)
+    reply = reply .. pack('<ddd', tail, quota - used, since + per - now)
+    if head < start then start = head end
+  end
+  local gone = start - dropped
+  if slots and (gone < MANY or gone < tail - start) then
+    local head = pack('<HdddddH', kind, created, now, expires_at, dropped, tail + 1, limits) .. slots
+    local new = pack('<dI4', now, cost)
+    if is_whole then
+      call('SET', key, head .. sub(state, size + 1) .. new, 'KEEPTTL')
+    else
+      call('APPEND', key, new)
+      call('SETRANGE', key, '0', head)
+    end
+    return reply
+  end
+end
+
 -- The numbers of a limit are a table: its per, its head, the time of that call, the units in use, its quota, its position,
 -- and whether they are up to date. The quota of '\1L' is not known: no more than the units in use have to be kept.
 local PER, HEAD, SINCE, USED, QUOTA, POSITION, IS_KNOWN = 1, 2, 3, 4, 5, 6, 7
@@ -323,10 +352,10 @@ local extends = last + longest > expires_at
 if extends then expires_at = last + longest * 1.125 end
 local at, new = string.format('%d', expires_at / 1000 + 1), ''
 if charged then new = is_wide and pack('<dI4H', now, cost, limits) or pack('<dI4', now, cost) end
-local parts = {pack('<HdddddH', kind, created, last, expires_at, dropped, tail + (charged and 1 or 0), limits + #others)}
-for i = 1, limits do parts[i + 1] = encode(found[i]) end
-for i = 1, #others do parts[limits + i + 1] = encode(others[i]) end
-local head = table.concat(parts)
+local head =
+  pack('<HdddddH', kind, created, last, expires_at, dropped, tail + (charged and 1 or 0), limits + #others)
+for i = 1, limits do head = head .. encode(found[i]) end
+for i = 1, #others do head = head .. encode(others[i]) end
 if not rewrites then
   call('APPEND', key, new)
   call('SETRANGE', key, '0', head)
