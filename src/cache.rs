@@ -8,27 +8,19 @@
 mod any_key;
 mod bounds;
 mod builder;
-mod bulk_loads;
 mod calls;
 mod compute;
 mod contents;
 mod deadlines;
-mod explicit_refresh;
 mod failed_loads;
-mod freshness;
 mod freshness_policy;
 mod iter;
 mod key_futures;
-mod load_guard;
-mod loader_futures;
-mod loaders;
-mod loads;
+mod load;
 mod many;
 #[cfg(feature = "metrics")]
 mod metrics;
 mod reentrancy;
-mod refresh;
-mod refresh_backoff;
 mod shutdown;
 #[cfg(feature = "serde")]
 mod snapshot;
@@ -54,17 +46,17 @@ pub use self::snapshot::SnapshotError;
 pub use self::{
     builder::Builder,
     compute::Op,
-    freshness::{Freshness, TimeToLive},
     iter::{Iter, Keys, Values},
+    load::{Freshness, Tagged, TimeToLive},
     stats::Stats,
     weak::WeakCache,
 };
 #[cfg(feature = "redis")]
 pub(crate) use self::{
+    failed_loads::refresh_backoff,
     freshness_policy::{RefreshErrorHook, Settings},
+    load::REFRESH_TIMEOUT,
     reentrancy::ReentrancyScope,
-    refresh::REFRESH_TIMEOUT,
-    refresh_backoff::refresh_backoff,
 };
 use crate::engine::{coop, event::Cause, hasher::DefaultHasher, state::SharedState};
 

@@ -210,7 +210,9 @@ pub use self::axum::{
 #[cfg(feature = "serde")]
 #[cfg_attr(docsrs, doc(cfg(feature = "serde")))]
 pub use cache::SnapshotError;
-pub use cache::{Builder, Cache, Freshness, Iter, Keys, Op, Stats, TimeToLive, Values, WeakCache};
+pub use cache::{
+    Builder, Cache, Freshness, Iter, Keys, Op, Stats, Tagged, TimeToLive, Values, WeakCache,
+};
 #[cfg(feature = "dashboard")]
 #[cfg_attr(docsrs, doc(cfg(feature = "dashboard")))]
 pub use dashboard::dashboard;

@@ -15,7 +15,6 @@ use tokio::task::{JoinHandle, consume_budget};
 
 use super::{
     any_key::{AnyKey, KeyQuery, KnownHash},
-    refresh_backoff::refresh_backoff,
     sweeping::sweep,
 };
 use crate::engine::{
@@ -24,6 +23,12 @@ use crate::engine::{
     store::{Entry, Failure, Location, TableCursor},
     sweeper::{self, Sweep},
 };
+
+/// Backoff after the first failed refresh of a key, doubled by each further one. A popular key would otherwise start
+/// the next refresh right after the failed one.
+const FIRST_BACKOFF: Duration = Duration::from_secs(1);
+/// Maximum backoff, so that a source that has recovered is tried again within about a minute.
+const MAX_BACKOFF: Duration = Duration::from_secs(60);
 
 /// Recently failed loads by key. They are kept in a store of their own, which is bounded and swept like that of the
 /// values.
@@ -206,4 +211,9 @@ where
     Q: Equivalent<K> + ?Sized,
 {
     |other| other.downcast_ref().is_some_and(|other: &K| key.equivalent(other))
+}
+
+/// Returns the time until a refresh may be tried again, after one more failure than `consecutive`.
+pub(crate) fn refresh_backoff(consecutive: u32) -> Duration {
+    FIRST_BACKOFF.saturating_mul(2_u32.saturating_pow(consecutive)).min(MAX_BACKOFF)
 }

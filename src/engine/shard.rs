@@ -34,7 +34,7 @@ use self::{
 use crate::engine::{
     clock::Deadline,
     event::departure::DepartureSignal,
-    waiters::{DepartureWaiters, Waiters},
+    waiters::{DepartureWaiters, Waiters, flight::Flight},
 };
 
 /// A shard that is locked for writing.
@@ -136,6 +136,15 @@ where
         Q: Equivalent<K> + ?Sized,
     {
         self.guard.state().bump_write_version(hash, key);
+    }
+
+    /// Returns the flight of a key.
+    #[inline]
+    pub(crate) fn flight<Q>(&self, hash: u64, key: &Q) -> Option<&Arc<Flight<V>>>
+    where
+        Q: Equivalent<K> + ?Sized,
+    {
+        self.guard.state().flight(hash, key)
     }
 
     /// Returns the insert waiters for this hash, to be notified after the unlock.

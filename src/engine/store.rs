@@ -6,7 +6,7 @@
 //!    shard's lock. So an entry that one caller has seen as expired is never returned to a later caller, and the times
 //!    of a key's departures never decrease.
 //! 2. **One shard lock at a time.** No method waits for the lock of a shard while it holds that of another. Under a
-//!    shard lock only the mutexes of the journal, of a flight's phase and of the hit model (by `try_lock`) are taken;
+//!    shard lock only the mutexes of the journal, of a flight's state and of the hit model (by `try_lock`) are taken;
 //!    no lock is taken under those.
 //! 3. **User values are only moved under a lock**, and dropped by the caller after the unlock, since `Drop` is user
 //!    code. The store calls no waker under a lock and sends nothing.
@@ -54,6 +54,7 @@ pub(crate) use self::{
     raw_entry::VacantEntry,
     sweep::{LockWait, StepLimits},
     tag_removal::TagPurge,
+    waiting::Seen,
     write::{Decision, Written},
 };
 #[cfg(feature = "serde")]
@@ -69,6 +70,7 @@ use crate::engine::{
         tags::TagNames,
     },
     sync::Mutex,
+    waiters::tagged_loads::TaggedLoads,
 };
 pub(crate) use crate::engine::{
     counters::bump,
@@ -79,8 +81,8 @@ pub(crate) use crate::engine::{
     eviction::bound::Weigher,
     shard::{entry::Entry, sweep::ShardPass, table_cursor::TableCursor},
     waiters::{
-        DepartureWaiters, LoadLookup, Turn,
-        flight::{Failure, Flight, LoadResult, WaitOutcome},
+        DepartureWaiters, Member, Turn,
+        flight::{Failure, Flight, Lookup, Preceding},
     },
 };
 
@@ -96,6 +98,7 @@ pub(crate) struct Store<K, V, S> {
     /// Time for which an expired entry stays readable by loaders, in nanoseconds.
     stale_window: u64,
     tags: TagNames,
+    pub(crate) tagged_loads: TaggedLoads,
     /// Progress of the purge in which writers at the bound remove values with removed tags; `None` while one of them
     /// continues it. Never held together with another lock.
     tag_purge: Mutex<Option<TagPurge>>,
@@ -136,6 +139,7 @@ where
             time_to_idle: None,
             stale_window: 0,
             tags: TagNames::new(),
+            tagged_loads: TaggedLoads::new(),
             tag_purge: Mutex::new(None),
             drain: Self::drain,
         }

@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
-/// Time to live of a value. Returned by [`Cache::ttl`](crate::Cache::ttl) and
-/// [`TimeoutDict::ttl`](crate::TimeoutDict::ttl).
+use crate::engine::clock::{Deadline, Tick};
+
+/// Time to live of a value. Returned by [`Cache::ttl`](crate::Cache::ttl),
+/// [`Cache::get_with_ttl`](crate::Cache::get_with_ttl) and [`TimeoutDict::ttl`](crate::TimeoutDict::ttl).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Ttl {
     /// The key has no live value.
@@ -33,6 +35,11 @@ pub enum When {
 }
 
 impl Ttl {
+    /// Returns the time from `now` until `deadline`.
+    pub(crate) fn until(deadline: Deadline, now: Tick) -> Self {
+        deadline.remaining(now).map_or(Ttl::Persistent, Ttl::Remaining)
+    }
+
     /// Returns the answer of the Redis command `TTL`: -2 if missing, -1 if persistent, otherwise the seconds, rounded
     /// up.
     ///

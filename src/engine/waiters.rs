@@ -1,6 +1,7 @@
 //! The waiters of a shard, by key: for loads, turns, inserts and departures. A shard without waiters allocates nothing.
 
 pub(crate) mod flight;
+pub(crate) mod tagged_loads;
 pub(crate) mod wait_map;
 
 use std::{
@@ -10,7 +11,10 @@ use std::{
 
 use tokio::sync::Notify;
 
-use self::{flight::Flight, wait_map::WaitMap};
+use self::{
+    flight::{Flight, Preceding},
+    wait_map::WaitMap,
+};
 use crate::engine::event::departure::{DepartureSignal, Event};
 
 pub(crate) struct Waiters<K, V> {
@@ -33,14 +37,12 @@ pub(crate) type DepartureWaiters<K, V> = DepartureSignal<Arc<Event<K, V>>>;
 /// The waiters of a removed value, and the key under which they were registered.
 type WaiterHandoff<K, V> = Box<(Arc<DepartureWaiters<K, V>>, K)>;
 
-/// The result of looking up a value that may have to be loaded.
-pub(crate) enum LoadLookup<V> {
-    /// The live value.
-    Live(V),
-    /// The caller is the leader of a new flight.
-    Leader(Arc<Flight<V>>),
-    /// Another caller leads; the number is the write version when this one joined.
-    Follower(Arc<Flight<V>>, u32),
+/// A caller that has joined a flight.
+pub(crate) struct Member<V> {
+    pub(crate) flight: Arc<Flight<V>>,
+    /// True if the caller leads the flight, which is new.
+    pub(crate) is_leader: bool,
+    pub(crate) preceding: Preceding,
 }
 
 impl<K, V> Waiters<K, V> {

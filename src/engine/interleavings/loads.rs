@@ -1,6 +1,7 @@
 //! Waiters for a load of one key, and concurrent writes to it.
 
 use std::{
+    ops::ControlFlow,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU32, Ordering::SeqCst},
@@ -15,55 +16,53 @@ use super::{Parts, explore, spawn};
 use crate::engine::{
     clock::{Deadline, Now, Tick},
     event::Cause,
-    store::{Flight, LoadLookup, LoadResult, Store, WaitOutcome},
+    store::{Flight, Lookup, Member, Preceding, Seen, Store},
 };
 
 /// Loads key 1 through single flight; may be cancelled wherever it waits or loads. Returns its result.
 fn get_or_load(parts: &Parts, value: u32, running: &AtomicU32) -> Option<u32> {
     let is_cancelled = || shuttle::rand::thread_rng().gen_bool(0.3);
     let place = parts.store.locate(&1);
+    let mut has_joined = false;
+    let mut waits = 0;
     loop {
-        let (flight, started_at_version) =
-            match parts.store.lookup_or_join(place, &1, || 1, &parts.start) {
-                LoadLookup::Live(value) => return Some(value),
-                LoadLookup::Leader(flight) => (flight, 0),
-                LoadLookup::Follower(flight, joined) => {
-                    if is_cancelled() {
-                        parts.store.leave_load(place, &flight);
-                        return None;
-                    }
-                    match block_on(flight.wait()) {
-                        WaitOutcome::Leader => {
-                            let started_at_version = flight.write_version();
-                            if let Some(value) = parts.store.peek(&1, &parts.start) {
-                                flight.finish(LoadResult {
-                                    started_at_version,
-                                    is_loaded: true,
-                                    outcome: Ok(value),
-                                });
-                                parts.store.leave_load(place, &flight);
-                                return Some(value);
-                            }
-                            (flight, started_at_version)
-                        }
-                        WaitOutcome::Finished(result) => {
-                            parts.store.leave_load(place, &flight);
-                            match &result.outcome {
-                                Ok(value) if result.started_at_version >= joined => {
-                                    return Some(*value);
-                                }
-                                _ => continue,
-                            }
-                        }
-                        WaitOutcome::Stalled => {
-                            parts.store.leave_load(place, &flight);
-                            continue;
-                        }
-                    }
+        let (flight, is_leader, preceding) =
+            match parts.store.join_load(place, &1, || 1, false, &parts.start) {
+                ControlFlow::Break(value) => return Some(value),
+                ControlFlow::Continue(Member { flight, is_leader, preceding }) => {
+                    (flight, is_leader, if has_joined { Preceding::default() } else { preceding })
                 }
             };
-        let loaded = run_load(parts, &flight, started_at_version, value, running, is_cancelled());
-        parts.store.leave_load(place, &flight);
+        has_joined = true;
+        let leave = || parts.store.leave_load(place, &flight);
+        if !is_leader {
+            if is_cancelled() {
+                leave();
+                return None;
+            }
+            match block_on(flight.wait(preceding)) {
+                Lookup::Leader(()) => {
+                    let found = parts.store.restart_load(place, &1, &flight, false, &parts.start);
+                    if let ControlFlow::Break(value) = found {
+                        flight.finish(Lookup::Live(value));
+                        leave();
+                        return Some(value);
+                    }
+                }
+                Lookup::Live(value) | Lookup::Loaded(value) => {
+                    leave();
+                    return Some(value);
+                }
+                _ => {
+                    leave();
+                    waits += 1;
+                    assert!(waits < 2, "a caller waits for a third load");
+                    continue;
+                }
+            }
+        }
+        let loaded = run_load(parts, &flight, value, running, is_cancelled());
+        leave();
         return loaded;
     }
 }
@@ -71,7 +70,6 @@ fn get_or_load(parts: &Parts, value: u32, running: &AtomicU32) -> Option<u32> {
 fn run_load(
     parts: &Parts,
     flight: &Flight<u32>,
-    started_at_version: u32,
     value: u32,
     running: &AtomicU32,
     is_cancelled: bool,
@@ -83,10 +81,15 @@ fn run_load(
         flight.abandon();
         return None;
     }
-    let decide = |_| (flight.write_version() == started_at_version).then_some(Deadline::PERSISTENT);
-    parts.store.put(1, value, None, &parts.start, decide);
-    flight.finish(LoadResult { started_at_version, is_loaded: true, outcome: Ok(value) });
+    store_loaded(parts, flight, value, Deadline::PERSISTENT, parts.start);
     Some(value)
+}
+
+/// Stores the loaded value of key 1 at `now` and ends the flight.
+fn store_loaded(parts: &Parts, flight: &Flight<u32>, value: u32, deadline: Deadline, now: Tick) {
+    let decide = |_| flight.deadline_to_store(deadline, &now);
+    parts.store.put(1, value, None, &now, decide);
+    flight.finish(Lookup::Loaded(value));
 }
 
 /// No caller waits forever if others are cancelled, no two callers load concurrently, and no waiter stays registered.
@@ -154,20 +157,15 @@ fn write_takes_precedence_over_concurrent_refreshes() {
             let (origin, running, loads) = (origin.clone(), running.clone(), loads.clone());
             spawn(&parts, move |parts| {
                 let place = parts.store.locate(&1);
-                let Some(flight) = parts.store.lead(place, &1, || 1, seen) else { return };
+                let seen = Seen::Live { hard_deadline: seen };
+                let refresh = parts.store.lead_refresh(place, &1, || 1, seen, &parts.start);
+                let Some(Member { flight, .. }) = refresh else { return };
                 assert_eq!(running.fetch_add(1, SeqCst), 0, "two concurrent loads");
                 loads.fetch_add(1, SeqCst);
                 let value = origin.load(SeqCst);
                 thread::yield_now();
-                let until = parts.until(20);
-                let decide = |_| (flight.write_version() == 0).then_some(until);
-                parts.store.put(1, value, None, &parts.at(5), decide);
                 running.fetch_sub(1, SeqCst);
-                flight.finish(LoadResult {
-                    started_at_version: 0,
-                    is_loaded: true,
-                    outcome: Ok(value),
-                });
+                store_loaded(parts, &flight, value, parts.until(20), parts.at(5));
                 parts.store.leave_load(place, &flight);
             })
         });
@@ -186,6 +184,46 @@ fn write_takes_precedence_over_concurrent_refreshes() {
         written.join().unwrap();
         assert_eq!(parts.get(7), Some(if writes { 2 } else { 1 }));
         assert!(writes || loads.load(SeqCst) == 1, "loaded twice");
+        assert!(!parts.store.has_waiters(), "waiters stayed registered");
+    });
+}
+
+/// A refresh, and a caller that sets the deadline during it or lets the value expire, and then reads and loads: it sees
+/// its own deadline, and nothing older than the expiry.
+#[test]
+fn deadline_set_during_a_load_takes_precedence() {
+    explore(|| {
+        let parts = Parts::new();
+        let running = Arc::new(AtomicU32::new(0));
+        parts.set(1, 0, 10);
+        let refresh = spawn(&parts, move |parts| {
+            let place = parts.store.locate(&1);
+            let seen = Seen::Live { hard_deadline: parts.until(10) };
+            let refresh = parts.store.lead_refresh(place, &1, || 1, seen, &parts.start);
+            let Some(Member { flight, .. }) = refresh else { return };
+            thread::yield_now();
+            store_loaded(parts, &flight, 2, parts.until(20), parts.start);
+            parts.store.leave_load(place, &flight);
+        });
+        let expires = shuttle::rand::thread_rng().gen_bool(0.5);
+        let deadline = parts.until(if expires { 0 } else { 15 });
+        let changed = parts.store.update(&1, &parts.start, |_, _| ((), Some(deadline)));
+        assert_eq!(changed, Some(()), "the value stays live until then");
+        if expires {
+            assert_eq!(parts.get(0), None, "the refresh undid the expiry");
+            // Not cancelled, since it may be alone.
+            let got = get_or_load(&parts, 3, &running);
+            assert!(got.is_none_or(|value| value == 3), "older than the expiry: {got:?}");
+        }
+        refresh.join().unwrap();
+        match expires {
+            true => assert!(parts.get(0).is_none_or(|value| value == 3)),
+            false => assert_eq!(
+                parts.store.deadline(&1, &parts.start),
+                Some(deadline),
+                "the refresh undid the new deadline"
+            ),
+        }
         assert!(!parts.store.has_waiters(), "waiters stayed registered");
     });
 }

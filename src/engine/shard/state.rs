@@ -127,11 +127,18 @@ impl<K, V> ShardState<K, V> {
     where
         Q: Equivalent<K> + ?Sized,
     {
-        if let Some(waiters) = &self.waiters
-            && let Some(load) = waiters.loads.find(hash, key)
-        {
-            load.bump_write_version();
+        if let Some(flight) = self.flight(hash, key) {
+            flight.bump_write_version();
         }
+    }
+
+    /// Returns the flight of a key.
+    #[inline]
+    pub(crate) fn flight<Q>(&self, hash: u64, key: &Q) -> Option<&Arc<Flight<V>>>
+    where
+        Q: Equivalent<K> + ?Sized,
+    {
+        self.waiters.as_ref()?.loads.find(hash, key)
     }
 
     /// As [`bump_write_version`](Self::bump_write_version), but computes the hash only if the shard has waiters.

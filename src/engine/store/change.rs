@@ -67,8 +67,8 @@ where
     }
 
     /// Calls `change` with the live value and its hard deadline, under its shard's lock. `change` may return a new
-    /// deadline, but not change the value's weight. Does not count as a write. Expires the entry if its deadline has
-    /// passed.
+    /// deadline, but not change the value's weight. Does not count as a write, but a new deadline is also that of a
+    /// value that is being loaded. Expires the entry if its deadline has passed.
     #[inline]
     pub(crate) fn update<Q, R>(
         &self,
@@ -87,6 +87,9 @@ where
         // Without a new deadline the old one stays: in contrast to a read, an update does not extend an idle deadline.
         if let Some(deadline) = deadline {
             locked.set_deadlines(bucket, self.deadline_after_write(deadline, now), deadline);
+            if let Some(flight) = locked.flight(location.hash, key) {
+                flight.set_deadline(deadline);
+            }
         }
         Some(changed)
     }

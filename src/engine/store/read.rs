@@ -7,7 +7,11 @@ use equivalent::Equivalent;
 use super::{Location, Store};
 use crate::engine::{
     clock::{Deadline, Now},
-    shard::entry::Entry,
+    shard::{
+        entry::Entry,
+        state::{FoundEntry, ShardState},
+        table::ShardReadGuard,
+    },
 };
 
 impl<K, V, S> Store<K, V, S>
@@ -23,7 +27,7 @@ where
         V: Clone,
     {
         if self.tracks_access() {
-            return self.get_tracked(key, now).map(|(value, _)| value);
+            return self.get_tracked(key, now, |_, _| ()).map(|(value, ())| value);
         }
         let found = self.read(key, now, |entry| entry.value.clone());
         self.reads.count(found.is_some());
@@ -37,7 +41,23 @@ where
         V: Clone,
     {
         if self.tracks_access() {
-            return self.get_tracked(key, now);
+            return self.get_tracked(key, now, |_, found| found.entry.deadline());
+        }
+        let found = self.read(key, now, |entry| (entry.value.clone(), entry.deadline()));
+        self.reads.count(found.is_some());
+        found
+    }
+
+    /// Returns a clone of the live value and its hard deadline, as [`get`](Self::get) does.
+    pub(crate) fn get_with_hard_deadline<Q>(&self, key: &Q, now: &impl Now) -> Option<(V, Deadline)>
+    where
+        Q: Hash + Equivalent<K> + ?Sized,
+        V: Clone,
+    {
+        if self.tracks_access() {
+            return self.get_tracked(key, now, |shard, found| {
+                shard.hard_deadline(found).unwrap_or_else(|| found.entry.deadline())
+            });
         }
         let found = self.read(key, now, |entry| (entry.value.clone(), entry.deadline()));
         self.reads.count(found.is_some());
@@ -95,8 +115,14 @@ where
     }
 
     /// Does the work of [`get`](Self::get) if reads are tracked: updates the access word and extends the idle deadline.
+    /// Also returns the result of `read` for the entry after that.
     #[inline]
-    fn get_tracked<Q>(&self, key: &Q, now: &impl Now) -> Option<(V, Deadline)>
+    fn get_tracked<Q, R>(
+        &self,
+        key: &Q,
+        now: &impl Now,
+        read: impl FnOnce(&ShardReadGuard<'_, K, V, ShardState<K, V>>, &FoundEntry<'_, V>) -> R,
+    ) -> Option<(V, R)>
     where
         Q: Hash + Equivalent<K> + ?Sized,
         V: Clone,
@@ -133,10 +159,10 @@ where
             found.entry.put_off(hard_deadline.sooner(read_deadline));
         }
         let value = found.entry.value.clone();
-        let deadline = found.entry.deadline();
+        let read = read(&shard, &found);
         drop(shard);
         self.reads.count(true);
-        Some((value, deadline))
+        Some((value, read))
     }
 
     /// Returns the deadline of the live entry. Expires the entry if its deadline has passed.

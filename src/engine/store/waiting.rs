@@ -2,6 +2,7 @@
 
 use std::{
     hash::{BuildHasher, Hash},
+    ops::ControlFlow,
     sync::Arc,
 };
 
@@ -11,68 +12,140 @@ use tokio::sync::Notify;
 use super::{Location, Store};
 use crate::engine::{
     clock::{Deadline, Now},
-    waiters::{DepartureWaiters, LoadLookup, Turn, Waiters, flight::Flight, wait_map::Joined},
+    shard::{Shard, entry::Entry, tags::TagSet},
+    waiters::{
+        DepartureWaiters, Member, Turn, Waiters,
+        flight::{Flight, Preceding},
+        wait_map::Joined,
+    },
 };
+
+/// Value that a caller saw when it decided to refresh it in the background.
+#[derive(Clone, Copy)]
+pub(crate) enum Seen {
+    /// A live value. One with a later hard deadline has been renewed since.
+    Live { hard_deadline: Deadline },
+    /// An expired value within its stale window. A live one has been written since.
+    Stale,
+}
 
 impl<K, V, S> Store<K, V, S>
 where
     K: Hash + Eq,
     S: BuildHasher + Clone,
 {
-    /// Returns the live value, or joins the flight that loads it. A member must [leave](Self::leave_load) the flight.
-    pub(crate) fn lookup_or_join<Q>(
+    /// Joins the flight of a key; or returns its live value, unless `loads_live`. A member must
+    /// [leave](Self::leave_load) the flight.
+    pub(crate) fn join_load<Q>(
         &self,
         location @ Location { hash, .. }: Location,
         key: &Q,
         owned: impl FnOnce() -> K,
+        loads_live: bool,
         now: &impl Now,
-    ) -> LoadLookup<V>
+    ) -> ControlFlow<V, Member<V>>
     where
         Q: Hash + Equivalent<K> + ?Sized,
         V: Clone,
     {
-        self.purge_if_tag_removed(location, key, now);
-        let mut locked = self.lock_entry(location, key);
-        let found = locked.find_shared(hash, key);
-        if let Some((_, entry)) = found.filter(|(_, entry)| !now.is_expired(entry.deadline())) {
-            return LoadLookup::Live(entry.value.clone());
-        }
-        let tags = found.and_then(|(bucket, _)| locked.current_tags(bucket));
-        let waiters = locked.waiters_mut();
-        let Joined { shared, is_first } =
-            waiters.loads.join(hash, key, owned, Flight::is_finished, || Flight::new(tags));
-        if is_first {
-            return LoadLookup::Leader(shared);
-        }
-        let write_version = shared.write_version();
-        LoadLookup::Follower(shared, write_version)
+        let (mut locked, replaced_tags) = self.lock_to_load(location, key, loads_live, now)?;
+        let loads = &mut locked.waiters_mut().loads;
+        let Joined { shared: flight, is_first } =
+            loads.join(hash, key, owned, Flight::is_finished, || Flight::new(replaced_tags));
+        flight.note_expiry(now);
+        let preceding = flight.preceding(self.tagged_loads.removals());
+        ControlFlow::Continue(Member { flight, is_leader: is_first, preceding })
+    }
+
+    /// Starts the load of a member that has taken the lead of its flight; or returns the live value, unless
+    /// `loads_live`.
+    pub(crate) fn restart_load<Q>(
+        &self,
+        location: Location,
+        key: &Q,
+        flight: &Flight<V>,
+        loads_live: bool,
+        now: &impl Now,
+    ) -> ControlFlow<V>
+    where
+        Q: Hash + Equivalent<K> + ?Sized,
+        V: Clone,
+    {
+        let (_locked, replaced_tags) = self.lock_to_load(location, key, loads_live, now)?;
+        flight.restart(replaced_tags);
+        ControlFlow::Continue(())
     }
 
     /// Starts a flight for a background refresh, which no caller waits for. Returns `None` if a load is under way, or
-    /// if a value with a later deadline than `seen` was written in the meantime.
-    pub(crate) fn lead<Q>(
+    /// if the value is no longer the one that was `seen`.
+    pub(crate) fn lead_refresh<Q>(
         &self,
         location @ Location { hash, .. }: Location,
         key: &Q,
         owned: impl FnOnce() -> K,
-        seen: Deadline,
-    ) -> Option<Arc<Flight<V>>>
+        seen: Seen,
+        now: &impl Now,
+    ) -> Option<Member<V>>
     where
         Q: Equivalent<K> + ?Sized,
     {
         let mut locked = self.lock_entry(location, key);
         let found = locked.find_shared(hash, key);
-        if found.is_some_and(|(_, entry)| entry.deadline().is_later_than(seen)) {
+        let is_renewed = found.is_some_and(|(bucket, entry)| match seen {
+            Seen::Live { hard_deadline } => {
+                locked.hard_deadline(bucket, entry).is_later_than(hard_deadline)
+            }
+            Seen::Stale => !now.is_expired(entry.deadline()),
+        });
+        if is_renewed {
             return None;
         }
-        let tags = found.and_then(|(bucket, _)| locked.current_tags(bucket));
-        let waiters = locked.waiters_mut();
+        let replaced_tags = self.replaced_tags(&locked, found, now);
+        let loads = &mut locked.waiters_mut().loads;
         let is_running = |load: &Arc<Flight<V>>| !load.is_finished() && !load.end_leaderless();
-        if waiters.loads.find(hash, key).is_some_and(is_running) {
+        if loads.find(hash, key).is_some_and(is_running) {
             return None;
         }
-        let flight = || Flight::of_refresh(tags);
-        Some(waiters.loads.join(hash, key, owned, |_| true, flight).shared)
+        let flight = || Flight::of_refresh(replaced_tags);
+        let flight = loads.join(hash, key, owned, |_| true, flight).shared;
+        Some(Member { flight, is_leader: true, preceding: Preceding::default() })
+    }
+
+    /// Locks the shard of a key that has to be loaded, and returns the tags of the value that the load replaces; or
+    /// returns the live value, unless `loads_live`.
+    fn lock_to_load<Q>(
+        &self,
+        location: Location,
+        key: &Q,
+        loads_live: bool,
+        now: &impl Now,
+    ) -> ControlFlow<V, (Shard<'_, K, V, S>, Option<TagSet>)>
+    where
+        Q: Equivalent<K> + ?Sized,
+        V: Clone,
+    {
+        let locked = self.lock_key(location, key, now);
+        let found = locked.find_shared(location.hash, key);
+        if let Some((_, entry)) = found
+            && !loads_live
+            && !now.is_expired(entry.deadline())
+        {
+            return ControlFlow::Break(entry.value.clone());
+        }
+        let replaced_tags = self.replaced_tags(&locked, found, now);
+        ControlFlow::Continue((locked, replaced_tags))
+    }
+
+    /// Returns the tags of an entry that a load replaces: one that is live or within its stale window.
+    fn replaced_tags(
+        &self,
+        locked: &Shard<'_, K, V, S>,
+        found: Option<(usize, &Entry<V>)>,
+        now: &impl Now,
+    ) -> Option<TagSet> {
+        let is_replaced = |entry: &Entry<V>| !self.is_past_stale_window(entry.deadline(), now);
+        let (bucket, _) = found.filter(|(_, entry)| is_replaced(entry))?;
+        locked.current_tags(bucket)
     }
 
     /// Ends a flight whose background refresh makes no progress, and returns whether one leads it. The next caller

@@ -13,7 +13,7 @@ use crate::{
     cache::ReentrancyScope,
     engine::{
         hasher::DefaultHasher,
-        store::{Failure, Flight, Joined, LoadResult, WaitMap, WaitOutcome},
+        store::{Failure, Flight, Joined, Lookup, Preceding, WaitMap},
     },
 };
 
@@ -29,8 +29,8 @@ pub(super) struct LoadGuard {
     hash: u64,
     flight: Arc<Flight<Vec<u8>>>,
     is_leader: bool,
-    /// Requests of the flight's leader before this caller joined; for the leader, before its latest request.
-    reads_begun: u32,
+    /// Requests of the flight's leader before this caller joined.
+    reads_begun: Preceding,
 }
 
 /// Outcome of a flight for a follower.
@@ -57,7 +57,7 @@ impl Flights {
         let mut by_key = self.lock();
         let Joined { shared, is_first } =
             by_key.join(hash, key, || key.to_vec(), Flight::is_finished, || Flight::new(None));
-        let reads_begun = shared.write_version();
+        let reads_begun = shared.preceding(0);
         drop(by_key);
         LoadGuard { flights: self.clone(), hash, flight: shared, is_leader: is_first, reads_begun }
     }
@@ -92,32 +92,26 @@ impl LoadGuard {
     pub(super) fn begin_read(&mut self) {
         // Under the lock: a caller joins either before this request and gets its reply, or after it and does not.
         let by_key = self.flights.lock();
-        self.reads_begun = self.flight.write_version();
+        self.flight.restart(None);
         self.flight.bump_write_version();
         drop(by_key);
     }
 
     /// Waits for the leader's result. Cancel safe.
     pub(super) async fn wait(&mut self) -> FlightOutcome {
-        let result = match self.flight.wait().await {
-            WaitOutcome::Leader => {
+        match self.flight.wait(self.reads_begun).await {
+            Lookup::Leader(()) => {
                 self.is_leader = true;
-                return FlightOutcome::Leader;
+                FlightOutcome::Leader
             }
-            WaitOutcome::Finished(result) => result,
-            // Only a background refresh of the embedded cache stalls.
-            WaitOutcome::Stalled => return FlightOutcome::Retry,
-        };
-        match &result.outcome {
-            Ok(value) if result.started_at_version >= self.reads_begun => {
-                FlightOutcome::Loaded(value.clone())
-            }
-            Ok(_) => FlightOutcome::Retry,
-            Err(failure) => match failure.downcast_ref() {
+            Lookup::Loaded(value) => FlightOutcome::Loaded(value),
+            Lookup::Failed(failure) => match failure.downcast_ref() {
                 None => FlightOutcome::LoaderFailed(failure.clone()),
                 Some(NoValue::Error(error)) => FlightOutcome::Error(clone_error(error)),
                 Some(NoValue::Retry) => FlightOutcome::Retry,
             },
+            // The flights of this cache end with a value or an error.
+            Lookup::Live(_) | Lookup::Nested | Lookup::Again => FlightOutcome::Retry,
         }
     }
 
@@ -137,11 +131,16 @@ impl LoadGuard {
     }
 
     fn finish_flight(mut self, outcome: Result<Vec<u8>, Failure>) {
-        self.flight.finish(LoadResult {
-            started_at_version: self.reads_begun,
-            is_loaded: true,
-            outcome,
-        });
+        let lookup = match outcome {
+            Ok(value) => Lookup::Loaded(value),
+            Err(failure) => {
+                // Errors are for all followers.
+                let _by_key = self.flights.lock();
+                self.flight.restart(None);
+                Lookup::Failed(failure)
+            }
+        };
+        self.flight.finish(lookup);
         self.is_leader = false;
     }
 }

@@ -1,4 +1,4 @@
-//! Loader methods that take a future, which may borrow.
+//! Loader methods for one key that take a future, which may borrow.
 
 use std::{
     convert::Infallible,
@@ -7,8 +7,11 @@ use std::{
     sync::Arc,
 };
 
-use super::{Cache, freshness::TimeToLive};
-use crate::engine::{coop, to_key::ToKey};
+use super::{look_up::Hit, ttl::TimeToLive};
+use crate::{
+    cache::Cache,
+    engine::{coop, to_key::ToKey},
+};
 
 impl<K, V, S> Cache<K, V, S>
 where
@@ -25,8 +28,8 @@ where
     ///
     /// Otherwise the same as [`get_or_set_with`](Cache::get_or_set_with), with one exception: this method never
     /// refreshes in the background. A value within its
-    /// [`stale_while_revalidate`](super::Builder::stale_while_revalidate) window counts as missing, and
-    /// [`refresh_ahead`](super::Builder::refresh_ahead) does not apply. If a background refresh of the key is running,
+    /// [`stale_while_revalidate`](crate::Builder::stale_while_revalidate) window counts as missing, and
+    /// [`refresh_ahead`](crate::Builder::refresh_ahead) does not apply. If a background refresh of the key is running,
     /// the call waits for it, and continues with `future` if the refresh fails.
     ///
     /// # Panics
@@ -71,7 +74,7 @@ where
     {
         async move {
             coop::proceed().await;
-            if let Some(value) = self.read(key) {
+            if let Some(Hit { value, .. }) = self.look_up(key, false) {
                 return value;
             }
             let loader = || async move { Ok::<_, Infallible>(future.await) };
@@ -85,12 +88,12 @@ where
     /// Returns the live value of `key`; if there is none, awaits a fallible `future`, stores its value and returns it.
     ///
     /// Otherwise the same as [`get_or_set`](Cache::get_or_set). Errors are shared between waiters and kept by
-    /// [`negative_ttl`](super::Builder::negative_ttl) as in [`get_or_try_set_with`](Cache::get_or_try_set_with).
+    /// [`negative_ttl`](crate::Builder::negative_ttl) as in [`get_or_try_set_with`](Cache::get_or_try_set_with).
     ///
     /// # Errors
     ///
     /// Returns the error of the load, or the error kept for `key`. No error is returned while
-    /// [`stale_if_error`](super::Builder::stale_if_error) allows the expired value to be returned instead.
+    /// [`stale_if_error`](crate::Builder::stale_if_error) allows the expired value to be returned instead.
     ///
     /// # Cancel safety
     ///
@@ -127,26 +130,10 @@ where
     {
         async move {
             coop::proceed().await;
-            if let Some(value) = self.read(key) {
+            if let Some(Hit { value, .. }) = self.look_up(key, false) {
                 return Ok(value);
             }
             Box::pin(self.load(key, ttl, || future)).await.map(|(value, _)| value)
         }
-    }
-
-    /// Reads the live value of `key`, as [`get`](Cache::get) does.
-    #[inline]
-    fn read<Q>(&self, key: &Q) -> Option<V>
-    where
-        Q: ToKey<K> + ?Sized,
-    {
-        let call = self.call();
-        let value = self.shared.store.get(key, &call);
-        if value.is_none() {
-            // The lookup may have expired the entry and written to the journal.
-            self.shared.publisher.flush();
-        }
-        coop::charge(&call);
-        value
     }
 }

@@ -1,4 +1,4 @@
-//! Loader methods: return the live value of a key, or load it once for all concurrent callers.
+//! Loader methods for one key: return its live value, or load it once for all concurrent callers.
 
 use std::{
     convert::Infallible,
@@ -7,27 +7,15 @@ use std::{
     sync::Arc,
 };
 
-use equivalent::Equivalent;
-
 use super::{
-    Cache,
-    freshness::{Freshness, TimeToLive},
+    flight::{LoadCall, LoadGuard},
+    look_up::{Freshness, Hit},
+    ttl::TimeToLive,
 };
-use crate::engine::{
-    clock::{Deadline, Now},
-    coop,
-    to_key::ToKey,
+use crate::{
+    cache::{Cache, reentrancy::ReentrancyScope},
+    engine::{coop, store::Lookup, to_key::ToKey},
 };
-
-/// Result of the lookup that precedes a load.
-enum LookupOutcome<V> {
-    Fresh(V),
-    /// The value is live and should be refreshed in the background before this deadline.
-    Due(V, Deadline),
-    /// The value expired at this deadline and is within its stale window.
-    Stale(V, Deadline),
-    Missing,
-}
 
 impl<K, V, S> Cache<K, V, S>
 where
@@ -41,7 +29,7 @@ where
     /// the loader is dropped or panics, one of the waiters starts its own loader. A hit costs about as much as
     /// [`get`](Cache::get).
     ///
-    /// In a cache with [`stale_while_revalidate`](super::Builder::stale_while_revalidate), an expired value within its
+    /// In a cache with [`stale_while_revalidate`](crate::Builder::stale_while_revalidate), an expired value within its
     /// window is returned immediately and refreshed in the background: on the runtime of the cache, or on that of the
     /// caller if the cache was built on a `current_thread` runtime, because such a runtime runs tasks only inside
     /// `block_on`.
@@ -51,8 +39,8 @@ where
     /// ends.
     ///
     /// `loader` is usually an `async move` closure that owns the data it uses. It must be `'static`, because
-    /// [`refresh_ahead`](super::Builder::refresh_ahead) and
-    /// [`stale_while_revalidate`](super::Builder::stale_while_revalidate) may run it in the background after the call
+    /// [`refresh_ahead`](crate::Builder::refresh_ahead) and
+    /// [`stale_while_revalidate`](crate::Builder::stale_while_revalidate) may run it in the background after the call
     /// has returned.
     ///
     /// # Concurrent writes
@@ -112,12 +100,12 @@ where
     {
         async move {
             coop::proceed().await;
-            let outcome = match self.look_up(key) {
-                LookupOutcome::Fresh(value) => return value,
-                outcome => outcome,
+            let hit = match self.look_up(key, true) {
+                Some(Hit { value, refresh: None }) => return value,
+                hit => hit,
             };
             let loader = async move || Ok::<_, Infallible>(loader().await);
-            match Box::pin(self.load_or_wait(outcome, key, ttl, loader)).await {
+            match Box::pin(self.refresh_or_load(hit, key, ttl, loader)).await {
                 Ok((value, _)) => value,
                 Err(never) => match *never {},
             }
@@ -127,14 +115,14 @@ where
     /// Returns the live value of `key`; if there is none, runs a fallible `loader`, stores its value and returns it.
     ///
     /// Otherwise the same as [`get_or_set_with`](Cache::get_or_set_with). If the load fails, all waiters get its error.
-    /// The error is not kept for later calls, unless the cache has a [`negative_ttl`](super::Builder::negative_ttl). A
+    /// The error is not kept for later calls, unless the cache has a [`negative_ttl`](crate::Builder::negative_ttl). A
     /// waiter continues with its own loader if its error type differs from that of the running one, or if a background
     /// refresh that it waits for fails.
     ///
     /// # Errors
     ///
     /// Returns the error of the loader, or the error kept for `key`. Within the
-    /// [`stale_if_error`](super::Builder::stale_if_error) window, the expired value is returned instead of an error.
+    /// [`stale_if_error`](crate::Builder::stale_if_error) window, the expired value is returned instead of an error.
     ///
     /// # Cancel safety
     ///
@@ -171,11 +159,12 @@ where
     {
         async move {
             coop::proceed().await;
-            match self.look_up(key) {
-                LookupOutcome::Fresh(value) => Ok(value),
-                outcome => Box::pin(self.load_or_wait(outcome, key, ttl, loader))
-                    .await
-                    .map(|(value, _)| value),
+            match self.look_up(key, true) {
+                Some(Hit { value, refresh: None }) => Ok(value),
+                hit => {
+                    let loaded = Box::pin(self.refresh_or_load(hit, key, ttl, loader)).await;
+                    loaded.map(|(value, _)| value)
+                }
             }
         }
     }
@@ -222,18 +211,18 @@ where
     {
         async move {
             coop::proceed().await;
-            match self.look_up(key) {
-                LookupOutcome::Fresh(value) => Ok((value, Freshness::Fresh)),
-                outcome => Box::pin(self.load_or_wait(outcome, key, ttl, loader)).await,
+            match self.look_up(key, true) {
+                Some(Hit { value, refresh: None }) => Ok((value, Freshness::Fresh)),
+                hit => Box::pin(self.refresh_or_load(hit, key, ttl, loader)).await,
             }
         }
     }
 
-    /// Handles a lookup that found no fresh value. Callers box its future, so that a hit does not pay for the size of a
-    /// load.
-    async fn load_or_wait<Q, E, F, Fut>(
+    /// Refreshes the value that a look-up found, in the background, or loads it if there is none. Callers box its
+    /// future, so that a hit does not pay for the size of a load.
+    async fn refresh_or_load<Q, E, F, Fut>(
         &self,
-        outcome: LookupOutcome<V>,
+        hit: Option<Hit<V>>,
         key: &Q,
         ttl: impl TimeToLive<V> + Send + 'static,
         loader: F,
@@ -244,50 +233,90 @@ where
         F: FnOnce() -> Fut + Send + 'static,
         Fut: Future<Output = Result<V, E>> + Send + 'static,
     {
-        match outcome {
-            LookupOutcome::Fresh(value) => Ok((value, Freshness::Fresh)),
-            LookupOutcome::Due(value, deadline) => {
-                self.spawn_refresh(key, ttl, loader, deadline);
-                Ok((value, Freshness::Fresh))
+        let Some(hit) = hit else { return self.load(key, ttl, loader).await };
+        if let Some(seen) = hit.refresh {
+            self.spawn_refresh(key, ttl, loader, seen);
+        }
+        let freshness = hit.freshness();
+        Ok((hit.value, freshness))
+    }
+
+    /// Loads `key` as the leader of its flight, or waits for the flight of another caller.
+    pub(super) async fn load<Q, E, F, Fut>(
+        &self,
+        key: &Q,
+        ttl: impl TimeToLive<V>,
+        loader: F,
+    ) -> Result<(V, Freshness), Arc<E>>
+    where
+        Q: ToKey<K> + ?Sized,
+        E: Debug + Send + Sync + 'static,
+        F: FnOnce() -> Fut,
+        Fut: Future<Output = Result<V, E>>,
+    {
+        let mut call = LoadCall::new(self.shared.store.locate(key));
+        loop {
+            let failures = self.freshness_policy.failures.as_ref();
+            let hash = call.location.hash();
+            if let Some(error) = failures.and_then(|failures| failures.error::<K, _, _>(hash, key))
+            {
+                return self.stale_or_error(key, error);
             }
-            LookupOutcome::Stale(value, expired_at) => {
-                self.spawn_refresh(key, ttl, loader, expired_at);
-                Ok((value, Freshness::Stale))
+            match self.join_flight(&mut call, key).await {
+                Lookup::Live(value) => return Ok((value, Freshness::Fresh)),
+                Lookup::Leader(guard) => return self.run_loader(guard, key, ttl, loader).await,
+                Lookup::Nested => {
+                    return match loader().await {
+                        Ok(value) => Ok((value, Freshness::Loaded)),
+                        Err(error) => self.stale_or_error(key, Arc::new(error)),
+                    };
+                }
+                Lookup::Loaded(value) => return Ok((value, Freshness::Loaded)),
+                Lookup::Failed(error) => {
+                    // Another loader's type of error cannot be returned.
+                    if let Ok(error) = error.downcast() {
+                        return self.stale_or_error(key, error);
+                    }
+                }
+                Lookup::Again => {}
             }
-            LookupOutcome::Missing => self.load(key, ttl, loader).await,
         }
     }
 
-    /// Reads `key` and decides whether it has to be loaded or refreshed.
-    #[inline]
-    fn look_up<Q>(&self, key: &Q) -> LookupOutcome<V>
+    /// Runs the loader as the leader of the flight, stores its value and ends the flight.
+    pub(super) async fn run_loader<Q, E, F, Fut>(
+        &self,
+        mut load_guard: LoadGuard<K, V, S>,
+        key: &Q,
+        ttl: impl TimeToLive<V>,
+        loader: F,
+    ) -> Result<(V, Freshness), Arc<E>>
     where
-        Q: Hash + Equivalent<K> + ?Sized,
+        Q: ToKey<K> + ?Sized,
+        E: Debug + Send + Sync + 'static,
+        F: FnOnce() -> Fut,
+        Fut: Future<Output = Result<V, E>>,
     {
-        let call = self.call();
-        let settings = &self.freshness_policy.settings;
-        let found = if settings.needs_deadline() {
-            let found = self.shared.store.get_with_deadline(key, &call);
-            found.map(|(value, deadline)| match deadline.remaining(call.tick()) {
-                Some(remaining) if self.freshness_policy.should_refresh(remaining) => {
-                    LookupOutcome::Due(value, deadline)
+        load_guard.begin_load(&ttl);
+        let start = self.shared.clock.now();
+        let loaded = ReentrancyScope::run(&load_guard.flight, async move { loader().await }).await;
+        self.freshness_policy.loads.record(self.shared.clock.now().since(start), loaded.is_err());
+        match loaded {
+            Ok(value) => {
+                let ttl = ttl.with_tags(&value);
+                self.store_loaded(&load_guard, key.to_key(), value.clone(), ttl);
+                load_guard.finish(Lookup::Loaded(value.clone()));
+                if self.has_deferred_evictions() {
+                    self.finish_evictions(()).await;
                 }
-                _ => LookupOutcome::Fresh(value),
-            })
-        } else {
-            // Without refresh-ahead the deadline is not needed, and the lookup reads no precise clock for it.
-            self.shared.store.get(key, &call).map(LookupOutcome::Fresh)
-        };
-        if let Some(found) = found {
-            coop::charge(&call);
-            return found;
-        }
-        // The lookup may have expired the entry and written to the journal.
-        self.shared.publisher.flush();
-        coop::charge(&call);
-        match self.get_stale(key, settings.stale_while_revalidate) {
-            Some((value, expired_at)) => LookupOutcome::Stale(value, expired_at),
-            None => LookupOutcome::Missing,
+                Ok((value, Freshness::Loaded))
+            }
+            Err(error) => {
+                let error = Arc::new(error);
+                self.record_failure(&load_guard.flight, key.to_key(), Some(error.clone()));
+                load_guard.finish(Lookup::Failed(error.clone()));
+                self.stale_or_error(key, error)
+            }
         }
     }
 }

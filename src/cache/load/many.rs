@@ -4,43 +4,28 @@ use std::{
     collections::{HashMap, VecDeque},
     future::poll_fn,
     hash::{BuildHasher, Hash},
+    mem,
+    ops::ControlFlow,
     pin::pin,
     sync::Arc,
     task::Poll,
 };
 
-use super::{Cache, freshness::TimeToLive, load_guard::LoadGuard, reentrancy::ReentrancyScope};
-use crate::engine::{
-    coop,
-    store::{Flight, LoadLookup, WaitOutcome},
+use super::{
+    flight::{LoadCall, LoadGuard},
+    ttl::TimeToLive,
+};
+use crate::{
+    cache::{Cache, reentrancy::ReentrancyScope},
+    engine::{
+        coop,
+        store::{Flight, Lookup},
+    },
 };
 
 /// Outcome of a flight whose key was not returned by the loader of many keys. Other loader methods that wait for it
 /// continue with their own loaders.
 struct NotReturned;
-
-/// A missing key that this call loads.
-struct OwnLoad<K, V, S>
-where
-    K: Hash + Eq,
-    S: BuildHasher + Clone,
-{
-    slot: usize,
-    /// `None` if this call runs inside the flight of the key, whose loader it would otherwise wait for.
-    load_guard: Option<LoadGuard<K, V, S>>,
-    started_at_version: u32,
-}
-
-/// A missing key that another call loads.
-struct Followed<K, V, S>
-where
-    K: Hash + Eq,
-    S: BuildHasher + Clone,
-{
-    slot: usize,
-    load_guard: LoadGuard<K, V, S>,
-    joined_at_version: u32,
-}
 
 /// State of a call: its distinct missing keys and their values, by slot.
 struct BulkLoad<'a, K, V, S>
@@ -50,11 +35,15 @@ where
 {
     cache: &'a Cache<K, V, S>,
     keys: Vec<K>,
+    calls: Vec<LoadCall>,
     values: Vec<Option<V>>,
     /// Slots to be looked up.
     pending: Vec<usize>,
-    own_loads: Vec<OwnLoad<K, V, S>>,
-    followed: VecDeque<Followed<K, V, S>>,
+    /// Keys that this call loads. Without a guard if it runs inside the flight of the key, for whose loader it would
+    /// otherwise wait.
+    own_loads: Vec<(usize, Option<LoadGuard<K, V, S>>)>,
+    /// Keys that other calls load.
+    followed: VecDeque<(usize, LoadGuard<K, V, S>)>,
 }
 
 impl<K, V, S> Cache<K, V, S>
@@ -75,7 +64,7 @@ where
     /// If that loader has already been called, the result for the key is `None`.
     ///
     /// `loader` may borrow, because it runs only inside this call: nothing is refreshed in the background. A value
-    /// within its [`stale_while_revalidate`](super::Builder::stale_while_revalidate) window counts as missing.
+    /// within its [`stale_while_revalidate`](crate::Builder::stale_while_revalidate) window counts as missing.
     ///
     /// Hits cost as much as in [`get_many`](Cache::get_many). A missing key costs as much as in a call of
     /// [`get_or_set_with`](Cache::get_or_set_with), not counting the loader, which runs once for all of them.
@@ -146,6 +135,10 @@ where
                 .collect();
             let load = BulkLoad {
                 cache: self,
+                calls: distinct
+                    .iter()
+                    .map(|key| LoadCall::new(self.shared.store.locate(key)))
+                    .collect(),
                 values: distinct.iter().map(|_| None).collect(),
                 pending: (0..distinct.len()).collect(),
                 keys: distinct,
@@ -187,7 +180,7 @@ where
                 self.look_up(slot);
             }
             // The slots were taken from the end.
-            self.own_loads.sort_by_key(|load| load.slot);
+            self.own_loads.sort_by_key(|(slot, _)| *slot);
             if loader.is_some() && self.follows_superseded_load() {
                 // Its key is looked up again when it has ended, and may then have to be loaded with the others.
                 self.give_up_leads();
@@ -198,9 +191,9 @@ where
                     None => self.own_loads.clear(),
                 }
             }
-            let Some(followed) = self.followed.pop_front() else { return self.values };
-            let outcome = self.cache.wait_for_load(&followed.load_guard).await;
-            self.end_wait(followed, outcome);
+            let Some((slot, load_guard)) = self.followed.pop_front() else { return self.values };
+            let lookup = self.cache.wait(load_guard, &self.keys[slot]).await;
+            self.handle(slot, lookup);
             if loader.is_some() && !(self.own_loads.is_empty() && self.pending.is_empty()) {
                 // The loader is about to be called, once. It also loads the keys whose flights have no leader by now.
                 self.end_other_waits().await;
@@ -210,29 +203,28 @@ where
 
     /// Fills the slot of a live key, or joins the flight of a missing one.
     fn look_up(&mut self, slot: usize) {
-        let (cache, key) = (self.cache, &self.keys[slot]);
-        let location = cache.shared.store.locate(key);
-        match cache.lookup_or_join(location, key, &cache.shared.clock) {
-            LoadLookup::Live(value) => self.values[slot] = Some(value),
-            LoadLookup::Leader(flight) => {
-                let load_guard = Some(cache.load_guard(location, flight, true));
-                self.own_loads.push(OwnLoad { slot, load_guard, started_at_version: 0 });
-            }
-            LoadLookup::Follower(flight, joined_at_version) => {
-                let load_guard = cache.load_guard(location, flight, false);
-                if ReentrancyScope::is(&load_guard.flight) {
-                    self.own_loads.push(OwnLoad { slot, load_guard: None, started_at_version: 0 });
-                } else {
-                    self.followed.push_front(Followed { slot, load_guard, joined_at_version });
-                }
-            }
+        match self.cache.join(&mut self.calls[slot], &self.keys[slot]) {
+            ControlFlow::Break(lookup) => self.handle(slot, lookup),
+            ControlFlow::Continue(load_guard) => self.followed.push_front((slot, load_guard)),
         }
     }
 
-    /// Returns whether a write before this call may have superseded a load that it follows, and moves that to the
-    /// front.
+    /// Handles the result of a look-up or of the wait for another call's load.
+    fn handle(&mut self, slot: usize, lookup: Lookup<V, LoadGuard<K, V, S>>) {
+        match lookup {
+            Lookup::Live(value) | Lookup::Loaded(value) => self.values[slot] = Some(value),
+            Lookup::Leader(load_guard) => self.own_loads.push((slot, Some(load_guard))),
+            Lookup::Nested => self.own_loads.push((slot, None)),
+            Lookup::Failed(error) if error.is::<NotReturned>() => {}
+            Lookup::Failed(_) | Lookup::Again => self.pending.push(slot),
+        }
+    }
+
+    /// Returns whether a write before this call has superseded a load that it follows, and moves that to the front.
     fn follows_superseded_load(&mut self) -> bool {
-        let found = self.followed.iter().position(|followed| followed.joined_at_version > 0);
+        let is_superseded =
+            |(_, guard): &(_, LoadGuard<K, V, S>)| guard.flight.began_before(guard.preceding);
+        let found = self.followed.iter().position(is_superseded);
         if let Some(index) = found {
             self.followed.swap(0, index);
         }
@@ -241,7 +233,7 @@ where
 
     /// Lets other callers load the keys that this call leads, because it is going to wait.
     fn give_up_leads(&mut self) {
-        self.pending.extend(self.own_loads.drain(..).map(|load| load.slot));
+        self.pending.extend(self.own_loads.drain(..).map(|(slot, _)| slot));
     }
 
     /// Calls the loader for the keys that this call leads, stores the values and ends the flights.
@@ -254,11 +246,15 @@ where
         F: FnOnce(Vec<K>) -> Fut,
         Fut: Future<Output = Vec<(K, V)>>,
     {
-        let (cache, own_loads) = (self.cache, std::mem::take(&mut self.own_loads));
-        let keys = own_loads.iter().map(|load| self.keys[load.slot].clone()).collect();
+        let (cache, mut own_loads) = (self.cache, mem::take(&mut self.own_loads));
+        let keys = own_loads.iter().map(|(slot, _)| self.keys[*slot].clone()).collect();
+        own_loads
+            .iter_mut()
+            .filter_map(|(_, guard)| guard.as_mut())
+            .for_each(|guard| guard.begin_load(&ttl));
         let start = cache.shared.clock.now();
         let returned = {
-            let guards = own_loads.iter().filter_map(|load| load.load_guard.as_ref());
+            let guards = own_loads.iter().filter_map(|(_, guard)| guard.as_ref());
             let flights: Vec<&Arc<Flight<V>>> = guards.map(|guard| &guard.flight).collect();
             ReentrancyScope::run_all(flights, async move { loader(keys).await }).await
         };
@@ -269,67 +265,39 @@ where
                 loaded[*slot] = Some(value);
             }
         }
-        for OwnLoad { slot, load_guard, started_at_version } in own_loads {
+        for (slot, load_guard) in own_loads {
             coop::proceed().await;
             let value = loaded[slot].take();
             match (&value, load_guard) {
                 (Some(value), Some(guard)) => {
-                    let (key, ttl) = (self.keys[slot].clone(), ttl.of(value));
-                    cache.store_loaded(&guard.flight, started_at_version, key, value.clone(), ttl);
-                    guard.finish(started_at_version, Ok(value.clone()));
+                    let (key, ttl) = (self.keys[slot].clone(), ttl.with_tags(value));
+                    cache.store_loaded(&guard, key, value.clone(), ttl);
+                    guard.finish(Lookup::Loaded(value.clone()));
                     if cache.has_deferred_evictions() {
                         cache.finish_evictions(()).await;
                     }
                 }
-                (None, Some(guard)) => guard.finish(started_at_version, Err(Arc::new(NotReturned))),
+                (None, Some(guard)) => guard.finish(Lookup::Failed(Arc::new(NotReturned))),
                 (_, None) => {}
             }
             self.values[slot] = value;
         }
     }
 
-    /// Handles the end of the wait for another call's load.
-    fn end_wait(&mut self, followed: Followed<K, V, S>, outcome: WaitOutcome<V>) {
-        let Followed { slot, mut load_guard, joined_at_version } = followed;
-        match outcome {
-            WaitOutcome::Leader => {
-                load_guard.is_leader = true;
-                // The version is read before the value: a write in between is noticed when the load is stored.
-                let started_at_version = load_guard.flight.write_version();
-                if let Some(value) = self.cache.peek(&self.keys[slot]) {
-                    load_guard.finish_without_load(started_at_version, value.clone());
-                    self.values[slot] = Some(value);
-                } else {
-                    self.own_loads.push(OwnLoad {
-                        slot,
-                        load_guard: Some(load_guard),
-                        started_at_version,
-                    });
-                }
-            }
-            WaitOutcome::Finished(result) if result.started_at_version >= joined_at_version => {
-                match &result.outcome {
-                    Ok(value) => self.values[slot] = Some(value.clone()),
-                    Err(error) if error.is::<NotReturned>() => {}
-                    Err(_) => self.pending.push(slot),
-                }
-            }
-            // A write preceded this call and superseded the load, or a refresh made no progress: look up again.
-            WaitOutcome::Finished(_) | WaitOutcome::Stalled => self.pending.push(slot),
-        }
-    }
-
     /// Ends the waits for flights that have finished or lost their leader, without waiting for the others.
     async fn end_other_waits(&mut self) {
         for _ in 0..self.followed.len() {
-            let Some(followed) = self.followed.pop_front() else { return };
-            let outcome = {
-                let mut wait = pin!(followed.load_guard.flight.wait());
+            let Some((slot, load_guard)) = self.followed.pop_front() else { return };
+            let waited = {
+                let mut wait = pin!(load_guard.flight.wait(load_guard.preceding));
                 poll_fn(|cx| Poll::Ready(wait.as_mut().poll(cx))).await
             };
-            match outcome {
-                Poll::Ready(outcome) => self.end_wait(followed, outcome),
-                Poll::Pending => self.followed.push_back(followed),
+            match waited {
+                Poll::Ready(waited) => {
+                    let lookup = self.cache.end_wait(load_guard, &self.keys[slot], waited);
+                    self.handle(slot, lookup);
+                }
+                Poll::Pending => self.followed.push_back((slot, load_guard)),
             }
         }
     }

@@ -1,0 +1,24 @@
+//! Loader methods: return the live value of a key, or load it once for all concurrent callers. One question per file:
+//!
+//! - [`look_up`]: is the value live, due for a refresh, stale, or missing?
+//! - [`flight`]: is another caller loading it, whose load may this caller wait for, and is the loaded value stored?
+//! - [`one`], [`one_future`], [`many`]: one key with a closure, one key with a future, many keys by one load.
+//! - [`refresh`]: loads although there is a value: in the background, ahead of the deadline, or explicitly.
+//! - [`timeout`]: the time limit of background refreshes.
+//! - [`ttl`]: the TTL and the tags of a loaded value.
+
+mod flight;
+mod look_up;
+mod many;
+mod one;
+mod one_future;
+mod refresh;
+mod timeout;
+mod ttl;
+
+#[cfg(feature = "redis")]
+pub(crate) use self::timeout::REFRESH_TIMEOUT;
+pub use self::{
+    look_up::Freshness,
+    ttl::{Tagged, TimeToLive},
+};

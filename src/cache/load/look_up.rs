@@ -1,0 +1,112 @@
+//! Look-up before a load: decides whether a value is live, due for a refresh, stale, or missing.
+
+use std::{
+    hash::{BuildHasher, Hash},
+    sync::Arc,
+    time::Duration,
+};
+
+use equivalent::Equivalent;
+
+use crate::{
+    cache::Cache,
+    engine::{clock::Now, coop, store::Seen},
+};
+
+/// Freshness of a value returned by
+/// [`Cache::get_or_try_set_with_freshness`](crate::Cache::get_or_try_set_with_freshness).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Freshness {
+    /// The value was present and live. A refresh of it may be running in the background
+    /// ([`refresh_ahead`](crate::Builder::refresh_ahead)).
+    Fresh,
+    /// The value was loaded by this call, or by another one that this call waited for.
+    Loaded,
+    /// The value has expired and is within its stale window
+    /// ([`stale_while_revalidate`](crate::Builder::stale_while_revalidate),
+    /// [`stale_if_error`](crate::Builder::stale_if_error)).
+    Stale,
+}
+
+/// A value that a loader method returns without waiting.
+pub(super) struct Hit<V> {
+    pub(super) value: V,
+    /// Present if the value should be refreshed in the background.
+    pub(super) refresh: Option<Seen>,
+}
+
+impl<V> Hit<V> {
+    pub(super) fn freshness(&self) -> Freshness {
+        match self.refresh {
+            Some(Seen::Stale) => Freshness::Stale,
+            Some(Seen::Live { .. }) | None => Freshness::Fresh,
+        }
+    }
+}
+
+impl<K, V, S> Cache<K, V, S>
+where
+    K: Hash + Eq + Clone + Send + Sync + 'static,
+    V: Clone + Send + Sync + 'static,
+    S: BuildHasher + Clone + Send + Sync + 'static,
+{
+    /// Returns the value that a loader method returns immediately, counted as by [`get`](Cache::get); `None` if it has
+    /// to be loaded. A method that does not refresh in the background loads stale values, too.
+    #[inline]
+    pub(super) fn look_up<Q>(&self, key: &Q, refreshes: bool) -> Option<Hit<V>>
+    where
+        Q: Hash + Equivalent<K> + ?Sized,
+    {
+        let (call, store) = (self.call(), &self.shared.store);
+        let settings = &self.freshness_policy.settings;
+        let found = if refreshes && settings.needs_deadline() {
+            // An idle time is no reason to reload, so only the hard deadline counts.
+            store.get_with_hard_deadline(key, &call).map(|(value, hard_deadline)| {
+                let remaining = hard_deadline.remaining(call.tick());
+                let is_due = remaining.is_some_and(|ttl| self.freshness_policy.should_refresh(ttl));
+                Hit { value, refresh: is_due.then_some(Seen::Live { hard_deadline }) }
+            })
+        } else {
+            // The deadline is not needed, and no precise clock is read for it.
+            store.get(key, &call).map(|value| Hit { value, refresh: None })
+        };
+        if found.is_none() {
+            // The look-up may have expired the entry and written to the journal.
+            self.shared.publisher.flush();
+        }
+        coop::charge(&call);
+        if found.is_some() || !refreshes {
+            return found;
+        }
+        let value = self.get_stale(key, settings.stale_while_revalidate)?;
+        Some(Hit { value, refresh: Some(Seen::Stale) })
+    }
+
+    /// Returns the result of a call whose load failed: the stale value if `stale_if_error` allows it, else the error.
+    pub(super) fn stale_or_error<Q, E>(
+        &self,
+        key: &Q,
+        error: Arc<E>,
+    ) -> Result<(V, Freshness), Arc<E>>
+    where
+        Q: Hash + Equivalent<K> + ?Sized,
+    {
+        match self.get_stale(key, self.freshness_policy.settings.stale_if_error) {
+            Some(value) => Ok((value, Freshness::Stale)),
+            None => Err(error),
+        }
+    }
+
+    /// Returns an expired value if it expired at most `window` ago.
+    fn get_stale<Q>(&self, key: &Q, window: Duration) -> Option<V>
+    where
+        Q: Hash + Equivalent<K> + ?Sized,
+    {
+        if window == Duration::ZERO {
+            return None;
+        }
+        let clock = &self.shared.clock;
+        let (value, expired_at) = self.shared.store.get_stale(key, clock)?;
+        (!clock.is_expired(expired_at.extended(window))).then_some(value)
+    }
+}
