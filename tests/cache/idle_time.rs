@@ -34,6 +34,25 @@ async fn time_to_idle_expires_unread_entries() {
     }
 }
 
+/// A hit restarts the idle time first.
+#[tokio::test(start_paused = true)]
+async fn get_with_ttl_is_a_hit_and_returns_the_ttl_after_it() {
+    for bounded in [false, true] {
+        let builder = builder().time_to_idle(10 * SECOND);
+        let cache = if bounded { builder.max_entries(100).build() } else { builder.build() };
+        cache.set(1, 1).await;
+        cache.set_ex(2, 2, 12 * SECOND).await;
+        advance(9 * SECOND).await;
+        assert_eq!(cache.get_with_ttl(&1).await, Some((1, Ttl::Remaining(10 * SECOND))));
+        assert_eq!(cache.get_with_ttl(&2).await, Some((2, Ttl::Remaining(3 * SECOND))));
+        advance(9 * SECOND).await;
+        assert_eq!(cache.get_with_ttl(&2).await, None);
+        assert_eq!(cache.get(&1).await, Some(1));
+        let stats = cache.stats();
+        assert_eq!((stats.hits, stats.misses), (3, 1));
+    }
+}
+
 /// Methods on TTLs read and change the hard deadline.
 #[tokio::test(start_paused = true)]
 async fn time_to_idle_keeps_the_hard_deadline() {

@@ -101,6 +101,8 @@ fn load_ttl() -> impl Strategy<Value = LoadTtl> {
         ttl().prop_map(LoadTtl::Duration),
         option::of(ttl()).prop_map(LoadTtl::Option),
         ttl().prop_map(LoadTtl::Closure),
+        (ttl(), 0..3_u8).prop_map(|(ttl, tag)| LoadTtl::Tagged(ttl, tag)),
+        (ttl(), 0..3_u8).prop_map(|(ttl, tag)| LoadTtl::TaggedBy(ttl, tag)),
     ]
 }
 

@@ -88,7 +88,7 @@ async fn cancelled_call_for_one_key_has_its_whole_effect_or_none() {
         cache.set_tagged(20, 9, SECOND, ["c"]), cache.remove_tag("a"),
     };
     let reads = calls! { cache: Cache<u32, u32>;
-        cache.get(&0), cache.get(&7), cache.get_many(&[0, 1, 7, 30]), cache.contains_key(&0), cache.ttl(&0),
+        cache.get(&0), cache.get(&7), cache.get_with_ttl(&0), cache.get_with_ttl(&7), cache.get_many(&[0, 1, 7, 30]), cache.contains_key(&0), cache.ttl(&0),
         cache.set_nx(0, 1, None), cache.remove(&7),
     };
     for (effect, name, call) in with_effects(changes, reads) {

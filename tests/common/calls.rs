@@ -102,6 +102,8 @@ pub(crate) enum LoadTtl {
     Duration(Span),
     Option(Option<Span>),
     Closure(Span),
+    Tagged(Span, u8),
+    TaggedBy(Span, u8),
 }
 
 /// Bytes from which the last snapshot is restored.

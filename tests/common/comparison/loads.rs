@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use fleeting::{Freshness, TimeToLive};
+use fleeting::{Freshness, Tagged, TimeToLive};
 use tokio::{runtime::Handle, task::yield_now};
 
 use super::Comparison;
@@ -37,20 +37,33 @@ impl FailedRefreshes {
 
 impl Comparison {
     pub(super) async fn load(&mut self, key: Key, ttl: LoadTtl, load: Load) {
-        let (value, oracle_ttl) = (self.next_value, self.load_ttl(ttl));
+        let value = self.next_value;
+        let (oracle_ttl, tags) = (self.load_ttl(ttl), tags(ttl));
+        let duration = || oracle_ttl.expect("it is a duration");
         match ttl {
-            LoadTtl::Duration(_) => {
-                let ttl = oracle_ttl.expect("it is a duration");
-                self.load_with_ttl(key, ttl, load, oracle_ttl).await;
-            }
-            LoadTtl::Option(_) => self.load_with_ttl(key, oracle_ttl, load, oracle_ttl).await,
+            LoadTtl::Duration(_) => self.load_with_ttl(key, duration(), load, ttl).await,
+            LoadTtl::Option(_) => self.load_with_ttl(key, oracle_ttl, load, ttl).await,
             LoadTtl::Closure(_) => {
-                let ttl = oracle_ttl.expect("it is a duration");
-                let ttl = move |loaded: &Value| {
-                    assert_eq!(*loaded, value);
-                    ttl
+                let closure = {
+                    let ttl = duration();
+                    move |loaded: &Value| {
+                        assert_eq!(*loaded, value);
+                        ttl
+                    }
                 };
-                self.load_with_ttl(key, ttl, load, oracle_ttl).await;
+                self.load_with_ttl(key, closure, load, ttl).await;
+            }
+            LoadTtl::Tagged(..) => {
+                let tagged = Tagged::new(duration(), names(tags));
+                self.load_with_ttl(key, tagged, load, ttl).await;
+            }
+            LoadTtl::TaggedBy(..) => {
+                let both = (duration(), names(tags));
+                let tagged = Tagged::by(move |loaded: &Value| {
+                    assert_eq!(*loaded, value);
+                    both.clone()
+                });
+                self.load_with_ttl(key, tagged, load, ttl).await;
             }
         }
     }
@@ -60,9 +73,10 @@ impl Comparison {
         key: Key,
         ttl: impl TimeToLive<Value> + Send + 'static,
         load: Load,
-        oracle_ttl: Option<Duration>,
+        kind: LoadTtl,
     ) {
         let (cache, value) = (&self.cache, self.next_value);
+        let (oracle_ttl, tags) = (self.load_ttl(kind), tags(kind));
         let fails = match load {
             Load::GetOrTrySet { fails }
             | Load::GetOrTrySetWith { fails }
@@ -98,7 +112,8 @@ impl Comparison {
             Load::RefreshWith => {
                 assert_eq!(cache.refresh_with(&key, ttl, infallible).await, value);
                 self.oracle.loads.0 += 1;
-                self.oracle.set(key, value, oracle_ttl);
+                let tags = tags.or(self.oracle.kept_tags(key));
+                self.oracle.put_loaded(key, value, oracle_ttl, tags);
                 return;
             }
         };
@@ -109,6 +124,7 @@ impl Comparison {
         let load = oracle::Load {
             source: if fails { Err(value) } else { Ok(value) },
             ttl: oracle_ttl,
+            tags,
             refreshes: !matches!(load, Load::GetOrSet | Load::GetOrTrySet { .. }),
             is_fallible: !matches!(load, Load::GetOrSet | Load::GetOrSetWith),
         };
@@ -129,7 +145,7 @@ impl Comparison {
     }
 
     pub(super) async fn load_many(&mut self, keys: Vec<Key>, ttl: LoadTtl) {
-        let (value, oracle_ttl) = (self.next_value, self.load_ttl(ttl));
+        let (value, oracle_ttl, tags) = (self.next_value, self.load_ttl(ttl), tags(ttl));
         self.next_value += 10_000;
         // Odd keys are missing at the source.
         let loaded = |key: Key| key.is_multiple_of(2).then(|| value + Value::from(key));
@@ -153,13 +169,26 @@ impl Comparison {
                 };
                 cache.get_many_or_set_with(keys_of_call, ttl, loader).await
             }
+            LoadTtl::Tagged(..) => {
+                let ttl = Tagged::new(oracle_ttl, names(tags));
+                cache.get_many_or_set_with(keys_of_call, ttl, loader).await
+            }
+            LoadTtl::TaggedBy(..) => {
+                let both = (oracle_ttl.expect("it is a duration"), names(tags));
+                let ttl = Tagged::by(|_: &Value| both.clone());
+                cache.get_many_or_set_with(keys_of_call, ttl, loader).await
+            }
         };
         let hits: BTreeMap<Key, Option<Value>> =
             keys.iter().map(|key| (*key, self.oracle.get(*key))).collect();
         self.oracle.loads.0 += u64::from(hits.values().any(Option::is_none));
-        for (key, _) in hits.iter().filter(|(_, hit)| hit.is_none()) {
-            if let Some(value) = loaded(*key) {
-                self.oracle.set(*key, value, oracle_ttl);
+        // Of all keys first: a write may evict the value of another key.
+        let missing = hits.iter().filter(|(_, hit)| hit.is_none()).map(|(key, _)| *key);
+        let missing: Vec<_> =
+            missing.map(|key| (key, tags.or(self.oracle.kept_tags(key)))).collect();
+        for (key, tags) in missing {
+            if let Some(value) = loaded(key) {
+                self.oracle.put_loaded(key, value, oracle_ttl, tags);
             }
         }
         let expected: Vec<_> = keys.iter().map(|key| hits[key].or(loaded(*key))).collect();
@@ -179,11 +208,26 @@ impl Comparison {
 
     fn load_ttl(&self, ttl: LoadTtl) -> Option<Duration> {
         let span: Option<Span> = match ttl {
-            LoadTtl::Duration(span) | LoadTtl::Closure(span) => Some(span),
+            LoadTtl::Duration(span)
+            | LoadTtl::Closure(span)
+            | LoadTtl::Tagged(span, _)
+            | LoadTtl::TaggedBy(span, _) => Some(span),
             LoadTtl::Option(span) => span,
         };
         span.map(|span| self.ttl(span))
     }
+}
+
+/// Returns the tags of the argument.
+fn tags(ttl: LoadTtl) -> Option<[u8; 2]> {
+    match ttl {
+        LoadTtl::Tagged(_, tag) | LoadTtl::TaggedBy(_, tag) => Some([tag % 3, 3 + tag % 2]),
+        LoadTtl::Duration(_) | LoadTtl::Option(_) | LoadTtl::Closure(_) => None,
+    }
+}
+
+fn names(tags: Option<[u8; 2]>) -> Vec<String> {
+    tags.into_iter().flatten().map(|tag| tag.to_string()).collect()
 }
 
 /// Returns the number of tasks of the runtime that have not ended.

@@ -17,6 +17,8 @@ pub(crate) struct Load {
     /// Value or error of the loader.
     pub(crate) source: Result<Value, Value>,
     pub(crate) ttl: Option<Duration>,
+    /// Tags of the loaded value; `None` keeps those of the value that it replaces.
+    pub(crate) tags: Option<[u8; 2]>,
     /// True if the method may refresh in the background.
     pub(crate) refreshes: bool,
     /// True if the method may fail, and so returns kept errors.
@@ -81,16 +83,41 @@ impl Oracle {
         }
     }
 
-    fn run_loader(&mut self, key: Key, Load { source, ttl, .. }: Load) -> Result<Value, Value> {
+    fn run_loader(
+        &mut self,
+        key: Key,
+        Load { source, ttl, tags, .. }: Load,
+    ) -> Result<Value, Value> {
         self.loads.0 += 1;
         match source {
-            Ok(value) => _ = self.put(key, value, self.written(ttl)),
+            Ok(value) => self.put_loaded(key, value, ttl, tags.or(self.kept_tags(key))),
             Err(error) => {
                 self.loads.1 += 1;
                 self.failures.record(key, error, self.now);
             }
         }
         source
+    }
+
+    pub(crate) fn put_loaded(
+        &mut self,
+        key: Key,
+        value: Value,
+        ttl: Option<Duration>,
+        tags: Option<[u8; 2]>,
+    ) {
+        self.put(key, value, self.written(ttl));
+        self.entry(key).tags = tags;
+    }
+
+    /// Returns the tags of the live or stale value of `key`, which a value that replaces it keeps.
+    pub(crate) fn kept_tags(&self, key: Key) -> Option<[u8; 2]> {
+        let entry = self.entries.get(&key)?;
+        let window = self.settings.stale_while_revalidate.max(self.settings.stale_if_error);
+        let end = entry.deadline().map(|deadline| deadline.saturating_add(window));
+        let is_replaced =
+            entry.removed_tag == RemovedTag::None && end.is_none_or(|end| self.now < end);
+        entry.tags.filter(|_| is_replaced)
     }
 
     /// Returns the expired value of `key` within a stale window.
@@ -101,7 +128,8 @@ impl Oracle {
     }
 
     fn may_refresh_ahead(&self, key: Key) -> bool {
-        let Some(deadline) = self.entries[&key].deadline() else { return false };
+        // An idle time never causes a refresh.
+        let Some(deadline) = self.entries[&key].hard_deadline.latest else { return false };
         let ahead = EARLIEST_REFRESH * SHORTEST_LOAD * self.settings.refresh_ahead;
         self.loads.0 > 0 && (deadline - self.now).as_secs_f64() <= ahead
     }
