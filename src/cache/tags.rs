@@ -9,7 +9,6 @@ use super::Cache;
 use crate::engine::{
     clock::{CallTime, Deadline},
     coop,
-    store::Written,
 };
 
 impl<K, V, S> Cache<K, V, S>
@@ -89,14 +88,9 @@ where
     ) -> Option<V> {
         let _flush = self.shared.publisher.flush_on_panic();
         let failure = self.failure_location(&key);
-        // Before the shard is locked: the names of tags have a lock of their own.
-        let tags = self.shared.store.tags(tags);
-        let written = self.shared.store.put(key, value, tags, call, |_| Some(deadline));
+        let replaced = self.shared.store.set_tagged(key, value, tags, call, deadline);
         self.discard_failure(failure);
         self.finish_call(call);
-        match written {
-            Written::Put { replaced, .. } => replaced,
-            Written::Unchanged | Written::Removed(_) => unreachable!("a deadline was given"),
-        }
+        replaced
     }
 }

@@ -6,6 +6,7 @@ mod loads;
 mod many;
 mod parts;
 mod streams;
+mod tags;
 
 use shuttle::{rand::Rng, thread};
 

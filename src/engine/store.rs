@@ -55,7 +55,7 @@ pub(crate) use self::{
     sweep::{LockWait, StepLimits},
     tag_removal::TagPurge,
     waiting::Seen,
-    write::{Decision, Written},
+    write::Decision,
 };
 #[cfg(feature = "serde")]
 pub(crate) use crate::engine::shard::tags::Tag;

@@ -57,6 +57,7 @@ mod stress;
 mod sweeper;
 mod tag_backlog;
 mod tags;
+mod tags_threads;
 mod undriven_runtimes;
 mod user_types;
 mod verbs;

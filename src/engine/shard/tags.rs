@@ -139,12 +139,24 @@ impl TagNames {
         }
     }
 
-    /// Removes the tag of this name. Returns whether any value may have it.
-    pub(crate) fn remove(&self, name: &str, at: impl FnOnce() -> Tick) -> bool {
+    /// Removes the tag of this name, and notes it in `removals` if any value may have the tag. Returns whether it was
+    /// noted.
+    pub(crate) fn remove(
+        &self,
+        name: &str,
+        removals: &TagRemovals,
+        at: impl FnOnce() -> Tick,
+    ) -> bool {
         let mut names = self.lock();
         let Some(Named(tag)) = names.tags.take(name) else { return false };
         tag.removed_at.store(at().nanoseconds(), Relaxed);
-        Arc::strong_count(&tag) > 1
+        let may_be_used = Arc::strong_count(&tag) > 1;
+        if may_be_used {
+            // Before the unlock: another call that no longer finds the name returns at once, and its caller must not
+            // read the values any more either.
+            removals.note();
+        }
+        may_be_used
     }
 
     fn lock(&self) -> MutexGuard<'_, Names> {

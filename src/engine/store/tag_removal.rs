@@ -34,8 +34,7 @@ where
     /// Makes all entries with this tag unreadable, and wakes the sweeper to remove them.
     pub(crate) fn remove_tag(&self, name: &str, now: &impl Now) {
         self.tagged_loads.note_removal(name);
-        if self.tags.remove(name, || now.tick()) {
-            self.context.tag_removals.note();
+        if self.tags.remove(name, &self.context.tag_removals, || now.tick()) {
             self.context.journal.request_wake();
         }
     }

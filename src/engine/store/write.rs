@@ -137,6 +137,26 @@ where
         matches!(self.put(key, value, None, now, decide), Written::Put { .. })
     }
 
+    /// Writes `value` with tags of these names to `key`, and returns the live value that was replaced.
+    pub(crate) fn set_tagged(
+        &self,
+        key: K,
+        value: V,
+        names: Vec<Box<str>>,
+        now: &impl Now,
+        deadline: Deadline,
+    ) -> Option<V>
+    where
+        V: Clone,
+    {
+        // Before the shard is locked: the names of tags have a lock of their own.
+        let tags = self.tags(names);
+        match self.put(key, value, tags, now, |_| Some(deadline)) {
+            Written::Put { replaced, .. } => replaced,
+            Written::Unchanged | Written::Removed(_) => unreachable!("a deadline was given"),
+        }
+    }
+
     /// Writes `value` with `tags` to `key`. `decide` is called under the lock with the deadline of the live value, if
     /// any, and returns the new hard deadline, or `None` to leave the entry unchanged.
     #[inline]
