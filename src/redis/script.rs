@@ -18,7 +18,7 @@ use super::{
 const CAPACITY: [(usize, usize); 2] = [(8, 192), (16, 512)];
 
 /// Maximum number of files of a script: layout, preludes, and the operation itself.
-const MAX_PARTS: usize = 5;
+const MAX_PARTS: usize = 6;
 
 /// A Lua script. It is called by its hash, and sent as a whole only if the server does not have it.
 pub(super) struct Script {

@@ -11,7 +11,7 @@ use std::{
 };
 
 use fleeting::{
-    Ttl,
+    Ttl, When,
     redis::{Cache, CacheBuilder},
 };
 use tokio::time::sleep;
@@ -230,6 +230,93 @@ async fn write_during_a_refresh_takes_precedence_over_the_loaded_value() {
             gate.open();
             sleep(Duration::from_millis(30)).await;
             assert_eq!(cache.get(key).await.unwrap(), expected, "way {way}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn value_and_its_ttl_are_returned_together() {
+    let server = Server::shared();
+    for builder in builders(&server, "with-ttl").await {
+        let cache = builder.build().unwrap();
+        assert_eq!(cache.get_with_ttl("ada").await.unwrap(), None);
+        cache.set("ada".into(), 1).await.unwrap();
+        assert_eq!(cache.get_with_ttl("ada").await.unwrap(), Some((1, Ttl::Persistent)));
+        cache.set_tagged("ada".into(), 2, HOUR, ["t"]).await.unwrap();
+        let (value, ttl) = cache.get_with_ttl("ada").await.unwrap().unwrap();
+        assert_eq!(value, 2);
+        assert!(matches!(ttl, Ttl::Remaining(left) if left <= HOUR && left > HOUR / 2), "{ttl:?}");
+        let stats = cache.stats();
+        assert_eq!((stats.hits, stats.misses), (2, 1));
+        cache.remove_tag("t").await.unwrap();
+        assert_eq!(cache.get_with_ttl("ada").await.unwrap(), None);
+    }
+}
+
+/// The deadline that a caller sets during a refresh is that of the loaded value.
+#[tokio::test]
+async fn deadline_that_is_set_during_a_refresh_takes_precedence_over_that_of_the_loaded_value() {
+    let server = Server::shared();
+    for builder in builders(&server, "ahead-deadlines").await {
+        let cache = builder.refresh_ahead(DUE).build().unwrap();
+        cache.get_or_set_with("warm", HOUR, async || 1).await.unwrap();
+        for (way, set) in
+            [HOUR, HOUR / 120].into_iter().flat_map(|set| (0..8).map(move |n| (n, set)))
+        {
+            let key = &*format!("key-{way}-{set:?}");
+            let (now, day) = (tokio::time::Instant::now(), 24 * HOUR);
+            cache.set_ex(key.to_owned(), 1, set).await.unwrap();
+            let gate = Gate::default();
+            let loader = {
+                let gate = gate.clone();
+                move || gate.load(2)
+            };
+            // The loader's TTL is two hours.
+            assert_eq!(cache.get_or_set_with(key, 2 * HOUR, loader).await.unwrap(), 1);
+            gate.has_begun().await;
+            let expected = match way {
+                0 => (cache.expire(key, day).await.unwrap(), Some(day)).1,
+                1 => (cache.expire_at(key, now + day).await.unwrap(), Some(day)).1,
+                2 => (cache.expire_if(key, day, When::Later).await.unwrap(), Some(day)).1,
+                3 => (cache.extend(key, day).await.unwrap(), Some(day + set)).1,
+                4 => (cache.get_ex(key, day).await.unwrap(), Some(day)).1,
+                5 => (cache.persist(key).await.unwrap(), None).1,
+                6 => (cache.get_ex(key, Duration::MAX).await.unwrap(), None).1,
+                // A condition that does not hold sets nothing.
+                _ => (cache.expire_if(key, day, When::Sooner).await.unwrap(), Some(2 * HOUR)).1,
+            };
+            assert_eq!(cache.get(key).await.unwrap(), Some(1), "way {way}");
+            gate.open();
+            until("the refresh", async || cache.get(key).await.unwrap() == Some(2)).await;
+            match (cache.ttl(key).await.unwrap(), expected) {
+                (Ttl::Persistent, None) => {}
+                (Ttl::Remaining(left), Some(ttl)) => {
+                    assert!(left <= ttl && left > ttl - HOUR / 60, "way {way}: {left:?}");
+                }
+                (ttl, _) => panic!("way {way}: {ttl:?}"),
+            }
+        }
+        // Expired by the caller, or by the deadline that it has set: the loaded value is not stored.
+        for way in 0..4 {
+            let key = &*format!("expired-{way}");
+            cache.set_ex(key.to_owned(), 1, HOUR).await.unwrap();
+            let gate = Gate::default();
+            let loader = {
+                let gate = gate.clone();
+                move || gate.load(2)
+            };
+            assert_eq!(cache.get_or_set_with(key, HOUR, loader).await.unwrap(), 1);
+            gate.has_begun().await;
+            match way {
+                0 => assert!(cache.expire(key, Duration::ZERO).await.unwrap()),
+                1 => assert!(cache.expire(key, Duration::from_millis(5)).await.unwrap()),
+                2 => assert_eq!(cache.get_ex(key, Duration::ZERO).await.unwrap(), Some(1)),
+                _ => assert_eq!(cache.expire_now(key).await.unwrap(), Some(1)),
+            }
+            until("the expiry", async || cache.get(key).await.unwrap().is_none()).await;
+            gate.open();
+            sleep(ms(30)).await;
+            assert_eq!(cache.get(key).await.unwrap(), None, "way {way}");
         }
     }
 }

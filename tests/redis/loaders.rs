@@ -177,6 +177,32 @@ async fn write_during_a_load_takes_precedence_over_the_loaded_value() {
     }
 }
 
+/// Each load is superseded by a write. A caller gets the value of the first load that began after its call.
+#[tokio::test]
+async fn callers_wait_for_two_loads_at_most_while_the_key_is_removed_again_and_again() {
+    const CALLERS: usize = 20;
+    let server = Server::shared();
+    for cache in kinds(&server, "removed-again").await {
+        let gate = Gate::default();
+        let first = begin(&cache, "ada", &gate, 1);
+        gate.has_begun().await;
+        let callers = (0..CALLERS).map(|_| begin(&cache, "ada", &gate, 2)).collect::<Vec<_>>();
+        // Until all of them wait for the first load.
+        sleep(ms(50)).await;
+        cache.remove("ada").await.unwrap();
+        gate.open();
+        assert_eq!(first.await.unwrap().unwrap(), 1);
+        gate.has_begun().await;
+        cache.remove("ada").await.unwrap();
+        gate.open();
+        for caller in callers {
+            assert_eq!(caller.await.unwrap().unwrap(), 2);
+        }
+        assert_eq!(gate.loads(), 2);
+        assert_eq!(cache.get("ada").await.unwrap(), None);
+    }
+}
+
 #[tokio::test]
 async fn call_that_changes_nothing_leaves_a_load_in_progress() {
     let server = Server::shared();

@@ -434,7 +434,8 @@ async fn calls_count_at_the_positions_of_their_limits() {
 async fn calls_that_exceed_a_quota_anyway_are_not_stored() {
     let server = Server::start();
     let mut plain = server.plain().await;
-    let (short, day) = ([Limit::new(1_000_000, Duration::from_millis(1))], [Limit::new(5, 24 * HOUR)]);
+    let (short, day) =
+        ([Limit::new(1_000_000, Duration::from_millis(1))], [Limit::new(5, 24 * HOUR)]);
     let limiter = limiter(&server, Window::Log, &short).await;
     limiter.check_with("ada", &day).await.unwrap();
     for _ in 0..12_000 {

@@ -11,6 +11,7 @@ use redis::{FromRedisValue, ToRedisArgs, aio::MultiplexedConnection};
 use tokio::time::timeout;
 
 use crate::{
+    clock::{in_time, ms},
     patience::patience,
     servers::{Server, connect},
 };
@@ -388,35 +389,39 @@ async fn former_scripts_and_present_ones_share_their_states() {
 /// States of several limits have new kinds. A limit that is not used stays for the longest window of the key.
 #[tokio::test]
 async fn states_of_several_limits_have_kinds_of_their_own() {
-    let (_server, mut raw, client) = start().await;
-    // A `Log` has no calls of the other limit any more.
-    for (window, simple, several, later) in [
-        (Window::Log, b"\x01L", b"\x02L", b"\x01L"),
-        (Window::Buckets(10), b"\x01B", b"\x02B", b"\x02B"),
-        (Window::Gcra, b"\x03G", b"\x04G", b"\x04G"),
-    ] {
-        let builder = RateLimiter::builder(&client, "l").window(window).limit(Limit::per_hour(9));
-        let limiter: RateLimiter<String> = builder.timeout(patience()).build().unwrap();
-        let kind = async |raw: &mut Raw| -> Vec<u8> {
-            raw.ask("GETRANGE", ("fleeting:limit1:l:{ada}", 0, 1)).await
-        };
-        let short = [Limit::new(9, Duration::from_millis(50))];
-        limiter.check_with("ada", &short).await.unwrap();
-        assert_eq!(kind(&mut raw).await, simple);
-        limiter.check("ada").await.unwrap();
-        assert_eq!(kind(&mut raw).await, several);
-        tokio::time::sleep(Duration::from_millis(80)).await;
-        assert_eq!(limiter.check("ada").await.unwrap().remaining(), 6, "{window:?}");
-        assert_eq!(kind(&mut raw).await, later);
-        limiter.reset("ada").await.unwrap();
-        limiter.check("ada").await.unwrap();
-        limiter.check_with("ada", &short).await.unwrap();
-        assert_eq!(kind(&mut raw).await, several);
-        tokio::time::sleep(Duration::from_millis(80)).await;
-        assert_eq!(limiter.check("ada").await.unwrap().remaining(), 6, "{window:?}");
-        assert_eq!(kind(&mut raw).await, later);
-        limiter.reset("ada").await.unwrap();
-    }
+    in_time(async || {
+        let (_server, mut raw, client) = start().await;
+        // A `Log` has no calls of the other limit any more.
+        for (window, simple, several, later) in [
+            (Window::Log, b"\x01L", b"\x02L", b"\x01L"),
+            (Window::Buckets(10), b"\x01B", b"\x02B", b"\x02B"),
+            (Window::Gcra, b"\x03G", b"\x04G", b"\x04G"),
+        ] {
+            let builder =
+                RateLimiter::builder(&client, "l").window(window).limit(Limit::per_hour(9));
+            let limiter: RateLimiter<String> = builder.timeout(patience()).build().unwrap();
+            let kind = async |raw: &mut Raw| -> Vec<u8> {
+                raw.ask("GETRANGE", ("fleeting:limit1:l:{ada}", 0, 1)).await
+            };
+            let short = [Limit::new(9, ms(50))];
+            limiter.check_with("ada", &short).await.unwrap();
+            assert_eq!(kind(&mut raw).await, simple);
+            limiter.check("ada").await.unwrap();
+            assert_eq!(kind(&mut raw).await, several);
+            tokio::time::sleep(ms(80)).await;
+            assert_eq!(limiter.check("ada").await.unwrap().remaining(), 6, "{window:?}");
+            assert_eq!(kind(&mut raw).await, later);
+            limiter.reset("ada").await.unwrap();
+            limiter.check("ada").await.unwrap();
+            limiter.check_with("ada", &short).await.unwrap();
+            assert_eq!(kind(&mut raw).await, several);
+            tokio::time::sleep(ms(80)).await;
+            assert_eq!(limiter.check("ada").await.unwrap().remaining(), 6, "{window:?}");
+            assert_eq!(kind(&mut raw).await, later);
+            limiter.reset("ada").await.unwrap();
+        }
+    })
+    .await;
 }
 
 /// A release with another layout has keys of its own, so that both can share a server.

@@ -9,7 +9,7 @@ use std::{
 };
 
 use fleeting::{
-    Ttl, When,
+    Tagged, Ttl, When,
     redis::{Cache, CacheBuilder, Client, Error, Format},
 };
 use futures::{StreamExt, future::join_all};
@@ -282,6 +282,112 @@ async fn removed_tag_takes_precedence_over_a_load_in_progress() {
     };
     assert_eq!(is_refreshed("kept", false).await, Some(2));
     assert_eq!(is_refreshed("removed", true).await, None);
+}
+
+#[tokio::test]
+async fn loaded_values_have_the_tags_of_their_argument() {
+    let server = Server::shared();
+    let client = connect(server.url()).await;
+    for cache in kinds(&client, "tags-loaded") {
+        let load = async |key: &str, tags: &[&str], n: u64| {
+            let tags = Tagged::new(HOUR, tags.iter().copied());
+            cache.get_or_set_with(key, tags, async move || n).await.unwrap()
+        };
+        assert_eq!(load("ada", &["t", "u"], 1).await, 1);
+        assert_eq!(load("ada", &["v"], 2).await, 1, "it is live");
+        assert_eq!(load("bob", &[], 1).await, 1);
+        let by = Tagged::by(|n: &u64| (HOUR, vec![format!("value:{n}")]));
+        assert_eq!(cache.get_or_set_with("eve", by.clone(), async || 7).await.unwrap(), 7);
+        let ttl = cache.ttl("eve").await.unwrap();
+        assert!(matches!(ttl, Ttl::Remaining(left) if left <= HOUR), "{ttl:?}");
+        cache.remove_tag("v").await.unwrap();
+        assert_eq!(cache.get("ada").await.unwrap(), Some(1));
+        cache.remove_tag("u").await.unwrap();
+        assert_eq!(load("ada", &["v"], 2).await, 2);
+        cache.remove_tag("value:7").await.unwrap();
+        assert_eq!(cache.get("eve").await.unwrap(), None);
+        assert_eq!(cache.get_or_set_with("eve", by, async || 8).await.unwrap(), 8);
+        assert_eq!(cache.get("bob").await.unwrap(), Some(1));
+        // A value that expires at once has no tags, and no key of them remains.
+        let none = Tagged::new(Duration::ZERO, ["none"]);
+        assert_eq!(cache.get_or_set_with("kim", none, async || 3).await.unwrap(), 3);
+        assert_eq!(cache.get("kim").await.unwrap(), None);
+    }
+}
+
+/// A tag that is removed during the load, whether or not it has other values, and one that was removed before.
+#[tokio::test]
+async fn removed_tag_of_a_loaded_value_takes_precedence_over_its_load() {
+    let server = Server::shared();
+    let client = connect(server.url()).await;
+    for cache in kinds(&client, "tags-during-loads") {
+        for is_computed in [false, true] {
+            for removed in ["t", "other"] {
+                let key = format!("{is_computed}-{removed}");
+                cache.remove_tag("t").await.unwrap();
+                let (gate, caller, owned) = (Gate::default(), cache.clone(), key.clone());
+                let loader = gate.clone();
+                let load = tokio::spawn(async move {
+                    if is_computed {
+                        let tags = Tagged::by(|_: &u64| (HOUR, vec!["s".into(), "t".into()]));
+                        caller.get_or_set_with(&owned, tags, move || loader.load(1)).await
+                    } else {
+                        let tags = Tagged::new(HOUR, ["s", "t"]);
+                        caller.get_or_set_with(&owned, tags, move || loader.load(1)).await
+                    }
+                });
+                gate.has_begun().await;
+                cache.remove_tag(removed).await.unwrap();
+                gate.open();
+                assert_eq!(load.await.unwrap().unwrap(), 1);
+                let expected = (removed == "other").then_some(1);
+                assert_eq!(cache.get(&key).await.unwrap(), expected, "{key}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn refreshed_values_keep_their_tags() {
+    let server = Server::shared();
+    let client = connect(server.url()).await;
+    for (name, stale) in [("kept", Duration::ZERO), ("kept-stale", HOUR)] {
+        let builder = Cache::<String, u64>::builder(&client, &format!("tags-{name}"));
+        let cache = builder.refresh_ahead(1e15).stale_while_revalidate(stale).build().unwrap();
+        cache.get_or_set_with("warm", HOUR, async || 1).await.unwrap();
+        for key in ["kept", "replaced"] {
+            tagged(&cache, key, 1, &["t"]).await;
+            let hit = match key {
+                "kept" => cache.get_or_set_with(key, HOUR, async || 2).await,
+                _ => cache.get_or_set_with(key, Tagged::new(HOUR, ["u"]), async || 2).await,
+            };
+            assert_eq!(hit.unwrap(), 1);
+            until("the refresh", async || cache.get(key).await.unwrap() == Some(2)).await;
+        }
+        cache.remove_tag("t").await.unwrap();
+        assert_eq!(cache.get("kept").await.unwrap(), None);
+        assert_eq!(cache.get("replaced").await.unwrap(), Some(2));
+        cache.remove_tag("u").await.unwrap();
+        assert_eq!(cache.get("replaced").await.unwrap(), None);
+    }
+    // A stale value, too: its tag ends staleness, and its refresh keeps it.
+    let builder = Cache::<String, u64>::builder(&client, "tags-stale-loads");
+    let cache = builder.stale_while_revalidate(HOUR).build().unwrap();
+    for removes in [false, true] {
+        let key = if removes { "removed" } else { "kept" };
+        let short = Tagged::new(Duration::from_millis(1), ["t"]);
+        cache.get_or_set_with(key, short, async || 1).await.unwrap();
+        until("the expiry", async || cache.get(key).await.unwrap().is_none()).await;
+        if removes {
+            cache.remove_tag("t").await.unwrap();
+            assert_eq!(cache.get_or_set_with(key, HOUR, async || 2).await.unwrap(), 2);
+            continue;
+        }
+        assert_eq!(cache.get_or_set_with(key, HOUR, async || 2).await.unwrap(), 1);
+        until("the refresh", async || cache.get(key).await.unwrap() == Some(2)).await;
+        cache.remove_tag("t").await.unwrap();
+        assert_eq!(cache.get(key).await.unwrap(), None);
+    }
 }
 
 #[tokio::test]

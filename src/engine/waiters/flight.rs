@@ -137,6 +137,18 @@ impl<V> Flight<V> {
         state.set_deadline = None;
     }
 
+    /// Returns what preceded the callers that accept the result of the current load.
+    #[cfg(feature = "redis")]
+    pub(crate) fn started(&self) -> Preceding {
+        Preceding { write_version: self.state().started_at, tag_removals: 0 }
+    }
+
+    /// Makes the result that of a load that began when [`started`](Self::started) returned this.
+    #[cfg(feature = "redis")]
+    pub(crate) fn restart_at(&self, started: Preceding) {
+        self.state().started_at = started.write_version;
+    }
+
     /// Counts a write to the key. Called under the lock of its shard, so a load and a store suffice.
     pub(crate) fn bump_write_version(&self) {
         self.writes.store(self.writes.load(Relaxed) + 1, Relaxed);

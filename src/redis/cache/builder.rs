@@ -310,7 +310,13 @@ impl<K, V> CacheBuilder<K, V> {
             }
             None => self.client,
         };
-        let commands = Arc::new(Commands::new(&client, &self.name, self.retention, self.stale)?);
+        let commands = Arc::new(Commands::new(
+            &client,
+            &self.name,
+            self.retention,
+            self.stale,
+            self.settings.needs_deadline(),
+        )?);
         let near = self.near.map(|(max_entries, make)| {
             let settings = NearSettings { max_entries, max_age: self.near_max_age };
             make(settings, commands.clone(), self.format, self.name.clone())

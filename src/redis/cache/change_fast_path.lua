@@ -10,15 +10,24 @@ if ARGV[2] == 'KEEP' then
     local ttl, shard = redis.call('PTTL', KEYS[1]), string.match(KEYS[1], '^[^}]*}')
     if ttl >= 0 and ttl < 60000 then redis.call('UNLINK', shard .. '.load' .. string.sub(KEYS[1], #shard + 1)) end
 end
--- Removes the load of a value that a command with this reply has changed. A `GETEX` without a value and a `SET NX` with
--- one change nothing; both return nil, as do `GETDEL` and `SET GET`, which take precedence over a load in any case.
-local function remove_load(answer)
+-- A load in progress notices a new deadline, which its value will have: see keep_load.lua.
+local sets_deadline = KEYS[2] and ARGV[2] ~= 'NEW' and ARGV[2] ~= 'KEEP'
+local last = sets_deadline and redis.call('PEXPIRETIME', KEYS[1])
+-- Notes that a command with this reply has changed a value: ends its load, or gives it the deadline. A `GETEX` without a
+-- value and a `SET NX` with one change nothing; both return nil, as do `GETDEL` and `SET GET`, which take precedence over
+-- a load in any case.
+local function note_change(answer)
     local is_changed = answer and answer ~= 0 or not answer and ARGV[3] ~= 'GETEX' and ARGV[5] ~= 'NX'
-    if KEYS[2] and is_changed then redis.call('UNLINK', KEYS[2]) end
+    if not KEYS[2] or not is_changed then return end
+    if sets_deadline then
+        keep_load(KEYS[1], KEYS[2], last)
+    else
+        redis.call('UNLINK', KEYS[2])
+    end
 end
 
 if redis.pcall('GETRANGE', KEYS[1], 0, 3) ~= '\193tag' then
     local answer = redis.call(ARGV[3], KEYS[1], unpack(ARGV, 4))
-    remove_load(answer)
+    note_change(answer)
     return answer
 end

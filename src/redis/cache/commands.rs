@@ -28,22 +28,34 @@ use crate::engine::ttl::When;
 
 const TAGS: &str = include_str!("tags.lua");
 const PRELUDE: &str = include_str!("prelude.lua");
+const KEEP_LOAD: &str = include_str!("keep_load.lua");
+const WITH_TAGS: &str = include_str!("with_tags.lua");
 const FINGERPRINT: &str = include_str!("fingerprint.lua");
 const SUBSCRIBER_PRELUDE: &str = include_str!("subscriber_prelude.lua");
 
 static WRITE: Script =
     Script::new([include_str!("write_fast_path.lua"), TAGS, PRELUDE, include_str!("write.lua")]);
-static WRITE_TAGGED: Script =
-    Script::new([TAGS, include_str!("tag_value.lua"), PRELUDE, include_str!("write.lua")]);
+static WRITE_TAGGED: Script = Script::new([
+    TAGS,
+    WITH_TAGS,
+    include_str!("tag_value.lua"),
+    PRELUDE,
+    include_str!("write.lua"),
+]);
+static REMOVE_TAG: Script = Script::new([include_str!("remove_tag.lua")]);
 static KEEP_TAGS: Script = Script::new([TAGS, include_str!("keep_tags.lua")]);
-static CHANGE: Script =
-    Script::new([include_str!("change_fast_path.lua"), TAGS, include_str!("change.lua")]);
+static CHANGE: Script = Script::new([
+    KEEP_LOAD,
+    include_str!("change_fast_path.lua"),
+    TAGS,
+    include_str!("change.lua"),
+]);
 static TTL: Script =
     Script::new([include_str!("ttl_fast_path.lua"), TAGS, include_str!("ttl.lua")]);
 static COUNT_LIVE: Script = Script::new([TAGS, include_str!("count_live.lua")]);
 static COMPARE_AND_SWAP: Script =
     Script::new([TAGS, PRELUDE, include_str!("compare_and_swap.lua")]);
-static EXPIRE: Script = Script::new([TAGS, PRELUDE, include_str!("expire.lua")]);
+static EXPIRE: Script = Script::new([TAGS, PRELUDE, KEEP_LOAD, include_str!("expire.lua")]);
 static REMOVE: Script = Script::new([TAGS, PRELUDE, include_str!("remove.lua")]);
 static CLEAR: Script = Script::new([TAGS, PRELUDE, include_str!("clear.lua")]);
 /// A full server refuses `SET`, unless the script has already called a command that writes. `UNLINK` is one even if
@@ -57,8 +69,14 @@ static SET_MANY: Script =
     Script::new([TAGS, PRELUDE, include_str!("put.lua"), include_str!("set_many.lua")]);
 static LOOKUP_LEASE: Script = Script::new([TAGS, FINGERPRINT, include_str!("lookup_lease.lua")]);
 static UPDATE_LEASE: Script = Script::new([include_str!("update_lease.lua")]);
-static PUBLISH: Script =
-    Script::new([TAGS, PRELUDE, include_str!("put.lua"), FINGERPRINT, include_str!("publish.lua")]);
+static PUBLISH: Script = Script::new([
+    TAGS,
+    WITH_TAGS,
+    PRELUDE,
+    include_str!("put.lua"),
+    FINGERPRINT,
+    include_str!("publish.lua"),
+]);
 static CREATE_GROUP: Script =
     Script::new([TAGS, PRELUDE, SUBSCRIBER_PRELUDE, include_str!("create_group.lua")]);
 static REMOVE_GROUP: Script =
@@ -78,6 +96,8 @@ pub(super) struct Commands {
     retention: Option<u64>,
     /// Stale window of loaded values, in milliseconds.
     stale: u64,
+    /// Whether live values are loaded again.
+    refreshes: bool,
     shards: Vec<ShardKeys>,
 }
 
@@ -88,6 +108,8 @@ struct ShardKeys {
     groups: Vec<u8>,
     /// Set to a new random value by `clear`, which invalidates the loads in progress.
     cleared: Vec<u8>,
+    /// Tags that were removed during loads: see `remove_tag.lua`.
+    removed_tags: Vec<u8>,
     /// The two hints of `prelude.lua`. `.soonest` and `.told` on the server, which must not change.
     earliest_deadline: Vec<u8>,
     stream_version: Vec<u8>,
@@ -104,12 +126,17 @@ const MAX_REPLY_BYTES: usize = 1 << 20;
 /// copy that is kept for longer.
 const CLEARED_TTL_MILLIS: u64 = 86_400_000;
 
+/// Maximum number of tags that a shard keeps because they were removed during loads. If more are removed, the values of
+/// loads with tags that are in progress are not stored.
+const MAX_REMOVED_TAGS: usize = 10_000;
+
 impl Commands {
     pub(super) fn new(
         client: &Client,
         name: &str,
         retention: Option<Duration>,
         stale: Duration,
+        refreshes: bool,
     ) -> Result<Self, Error> {
         let keyspace = client.keyspace(Kind::Cache, name)?;
         let shards = (0..SHARDS).map(|shard| {
@@ -118,6 +145,7 @@ impl Commands {
                 stream: with_suffix(".expired"),
                 groups: with_suffix(".groups"),
                 cleared: with_suffix(".cleared"),
+                removed_tags: with_suffix(".untagged"),
                 earliest_deadline: with_suffix(".soonest"),
                 stream_version: with_suffix(".told"),
             }
@@ -130,7 +158,7 @@ impl Commands {
             Expiry::Never => MAX_TTL_MILLIS as u64,
         });
         let stale = Expiry::of(stale).milliseconds().unwrap_or(MAX_TTL_MILLIS as u64);
-        Ok(Self { client: client.clone(), shards, keyspace, retention, stale })
+        Ok(Self { client: client.clone(), shards, keyspace, retention, stale, refreshes })
     }
 
     /// Returns whether expirations are published to subscribers.
@@ -170,17 +198,18 @@ impl Commands {
         expiry: Expiry,
         tags: &[String],
     ) -> Call<'_> {
-        let version: [u8; 16] = rand::make_rng::<SmallRng>().random();
         let mut keys = self.key_triples(&[key]);
         keys.extend(tags.iter().map(|tag| self.version_key(shard(key), tag.as_bytes())));
         let call = self.shard_script(&WRITE_TAGGED, shard(key), keys).arg(key);
         let call = call.arg(value).arg(expiry.arg()).arg("SET");
-        tags.iter().fold(call.arg(&version[..]), |call, tag| call.arg(tag))
+        tags.iter().fold(call.arg(&new_version()[..]), |call, tag| call.arg(tag))
     }
 
     /// Removes the values of a shard that have a tag.
     pub(super) fn remove_tag(&self, shard: u16, tag: &str) -> Call<'_> {
-        Call::command("UNLINK", &self.version_key(shard, tag.as_bytes()))
+        let removed_tags = self.shards[usize::from(shard)].removed_tags.clone();
+        let call = REMOVE_TAG.call(&[self.version_key(shard, tag.as_bytes()), removed_tags]);
+        call.arg(tag).arg(MAX_REMOVED_TAGS)
     }
 
     pub(super) fn get_ex(&self, key: &[u8], expiry: Expiry) -> Call<'_> {
@@ -337,12 +366,19 @@ impl Commands {
     }
 
     /// Reads the live value, or the stale value while it is loaded. With `lease`, also takes the lease if there is no
-    /// live value and no other process holds the lease.
-    pub(super) fn lookup_lease(&self, key: &[u8], lease: Option<(&str, Duration)>) -> Call<'_> {
-        let cleared = self.shards[usize::from(shard(key))].cleared.clone();
+    /// live value and no other process holds the lease. With `has_tags`, removals of tags are noted during the lease.
+    pub(super) fn lookup_lease(
+        &self,
+        key: &[u8],
+        lease: Option<(&str, Duration)>,
+        has_tags: bool,
+    ) -> Call<'_> {
+        let ShardKeys { cleared, removed_tags, .. } = &self.shards[usize::from(shard(key))];
         // An empty token takes no lease.
         let (token, duration) = lease.unwrap_or_default();
-        let call = LOOKUP_LEASE.call(&[self.keyspace.record(key), self.load_key(key), cleared]);
+        let keys =
+            [self.keyspace.record(key), self.load_key(key), cleared.clone(), removed_tags.clone()];
+        let call = LOOKUP_LEASE.call(&keys[..if has_tags { 4 } else { 3 }]);
         call.arg(token).arg(Expiry::of(duration).arg()).arg(CLEARED_TTL_MILLIS)
     }
 
@@ -353,26 +389,38 @@ impl Commands {
         token: &str,
         duration: Duration,
         holder: &str,
+        has_tags: bool,
     ) -> Call<'_> {
+        let removed_tags = self.shards[usize::from(shard(key))].removed_tags.clone();
+        let keys = [self.load_key(key), removed_tags];
         UPDATE_LEASE
-            .call(&[self.load_key(key)])
+            .call(&keys[..if has_tags { 2 } else { 1 }])
             .arg(token)
             .arg(Expiry::of(duration).arg())
             .arg(holder)
     }
 
-    /// Writes a loaded value if the lease with this token and time of its grant is still held.
+    /// Writes a loaded value if the lease with this token and time of its grant is still held. Without `tags`, it keeps
+    /// those of the value that it replaces.
     pub(super) fn publish(
         &self,
         key: &[u8],
         (token, grant): (&str, &str),
         value: &[u8],
         expiry: Expiry,
+        tags: Option<&[String]>,
     ) -> Call<'_> {
+        let ShardKeys { cleared, removed_tags, .. } = &self.shards[usize::from(shard(key))];
         let mut keys = self.key_triples(&[key]);
-        keys.push(self.shards[usize::from(shard(key))].cleared.clone());
+        keys.push(cleared.clone());
+        if let Some(tags) = tags {
+            keys.push(removed_tags.clone());
+            keys.extend(tags.iter().map(|tag| self.version_key(shard(key), tag.as_bytes())));
+        }
         let call = self.shard_script(&PUBLISH, shard(key), keys);
-        call.arg(key).arg(token).arg(value).arg(expiry.arg()).arg(self.stale).arg(grant)
+        let call = call.arg(key).arg(token).arg(value).arg(expiry.arg()).arg(self.stale).arg(grant);
+        let Some(tags) = tags else { return call };
+        tags.iter().fold(call.arg(&new_version()[..]), |call, tag| call.arg(tag))
     }
 
     /// Returns whether loaded values have a stale window.
@@ -425,7 +473,7 @@ impl Commands {
 
     /// Returns a command that leaves the value with this expiry, wrapped in a script if it must invalidate a load.
     fn changing_command(&self, command: &str, key: &[u8], expiry: Expiry) -> Call<'_> {
-        if self.outlives_loads(expiry) {
+        if self.outlives_loads(expiry) && !(self.refreshes && command == "GETEX") {
             return self.command(command, key);
         }
         self.change(command, key, expiry)
@@ -434,8 +482,10 @@ impl Commands {
     /// Returns the same, always in a script, because a value of which a tag was removed must count as missing.
     fn change(&self, command: &str, key: &[u8], expiry: Expiry) -> Call<'_> {
         let keys = [self.keyspace.record(key), self.load_key(key)];
-        let count = if self.outlives_loads(expiry) { 1 } else { 2 };
         let is_new = matches!(command, "SET" | "GETDEL");
+        // A refresh in progress has to know a new deadline.
+        let is_noticed = self.outlives_loads(expiry) && (is_new || !self.refreshes);
+        let count = if is_noticed { 1 } else { 2 };
         let ttl = if is_new { "NEW".to_owned() } else { expiry.arg() };
         CHANGE.call(&keys[..count]).arg("").arg(ttl).arg(command)
     }
@@ -496,4 +546,9 @@ impl Commands {
     fn retention_arg(&self) -> String {
         self.retention.map_or_else(String::new, |time| time.to_string())
     }
+}
+
+/// Returns a version for tags that have none.
+fn new_version() -> [u8; 16] {
+    rand::make_rng::<SmallRng>().random()
 }

@@ -27,12 +27,43 @@ where
     {
         let ttl: i64 =
             self.commands().ttl(&encode_key(key)?).send_idempotent(self.client()).await?;
-        Ok(match ttl {
-            -2 => Ttl::Missing,
-            -1 => Ttl::Persistent,
-            // Redis returns 0 during the last millisecond, but the value is still live.
-            ttl => Ttl::Remaining(Duration::from_millis(ttl.max(1).unsigned_abs())),
-        })
+        Ok(ttl_of(ttl))
+    }
+
+    /// Returns the live value of `key` and its remaining TTL, or `None` if there is none.
+    ///
+    /// ```no_run
+    /// use std::time::Duration;
+    /// use fleeting::redis::Cache;
+    ///
+    /// # async fn f(cache: Cache<String, u32>) -> Result<(), fleeting::redis::Error> {
+    /// cache.set_ex("ada".into(), 42, Duration::from_secs(30)).await?;
+    /// let (value, ttl) = cache.get_with_ttl("ada").await?.unwrap();
+    /// assert_eq!((value, ttl.as_secs()), (42, 30));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// Both belong together: no write comes in between. The [`Ttl`] is never [`Missing`](Ttl::Missing). The call asks the
+    /// server with one script, also if the key is cached [near](super::CacheBuilder::near), and counts as a hit or a miss
+    /// as [`get`](Cache::get) does.
+    pub async fn get_with_ttl<Q>(&self, key: &Q) -> Result<Option<(V, Ttl)>, Error>
+    where
+        K: Borrow<Q>,
+        Q: Serialize + ?Sized,
+    {
+        let key = encode_key(key)?;
+        let call = self.commands().read_many(&[&key]);
+        let ([value], [ttl]): ([Option<Vec<u8>>; 1], [i64; 1]) =
+            call.send_idempotent(self.client()).await?;
+        // The script returns this for another type.
+        if ttl == -3 {
+            let record = self.commands().keyspace.record(&key);
+            return Err(Error::WrongType { key: String::from_utf8_lossy(&record).into_owned() });
+        }
+        self.state.counters.read(&value);
+        let Some(value) = value else { return Ok(None) };
+        Ok(Some((self.state.decode(&key, &value)?, ttl_of(ttl))))
     }
 
     /// Sets the TTL of `key` to `ttl` from now; returns false if there is no live value (Redis: `PEXPIRE`).
@@ -115,5 +146,15 @@ where
         // A retry after a lost reply would return `None`.
         let value = self.commands().expire_now(&key).send_once(self.client()).await?;
         self.decode_replaced(&key, value).await
+    }
+}
+
+/// Returns the TTL for a reply of `PTTL`.
+fn ttl_of(reply: i64) -> Ttl {
+    match reply {
+        -2 => Ttl::Missing,
+        -1 => Ttl::Persistent,
+        // Redis returns 0 during the last millisecond, but the value is still live.
+        ttl => Ttl::Remaining(Duration::from_millis(ttl.max(1).unsigned_abs())),
     }
 }

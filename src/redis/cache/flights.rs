@@ -31,6 +31,8 @@ pub(super) struct LoadGuard {
     is_leader: bool,
     /// Requests of the flight's leader before this caller joined.
     reads_begun: Preceding,
+    /// The same of the last caller that joined before the load of this leader began.
+    load_begun: Preceding,
 }
 
 /// Outcome of a flight for a follower.
@@ -59,7 +61,14 @@ impl Flights {
             by_key.join(hash, key, || key.to_vec(), Flight::is_finished, || Flight::new(None));
         let reads_begun = shared.preceding(0);
         drop(by_key);
-        LoadGuard { flights: self.clone(), hash, flight: shared, is_leader: is_first, reads_begun }
+        LoadGuard {
+            flights: self.clone(),
+            hash,
+            flight: shared,
+            is_leader: is_first,
+            reads_begun,
+            load_begun: reads_begun,
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, WaitMap<Vec<u8>, Flight<Vec<u8>>>> {
@@ -76,6 +85,11 @@ impl Default for Flights {
 impl LoadGuard {
     pub(super) fn is_leader(&self) -> bool {
         self.is_leader
+    }
+
+    /// Accepts each result of a flight that this caller has joined after another one: it is newer than its call.
+    pub(super) fn accept_all(&mut self) {
+        self.reads_begun = Preceding::default();
     }
 
     /// Returns whether the current task is running this load, so that it would wait for itself.
@@ -95,6 +109,12 @@ impl LoadGuard {
         self.flight.restart(None);
         self.flight.bump_write_version();
         drop(by_key);
+    }
+
+    /// The same for the request after which the load begins.
+    pub(super) fn begin_load(&mut self) {
+        self.begin_read();
+        self.load_begun = self.flight.started();
     }
 
     /// Waits for the leader's result. Cancel safe.
@@ -118,6 +138,15 @@ impl LoadGuard {
     /// Ends the flight with a result for all followers that joined before the leader's last request.
     pub(super) fn finish(self, outcome: Result<Vec<u8>, Failure>) {
         self.finish_flight(outcome);
+    }
+
+    /// Ends the flight with a value that was not written, because a write takes precedence: for the followers that
+    /// joined before the load began. Later ones may have seen the write.
+    pub(super) fn finish_superseded(self, value: Vec<u8>) {
+        let by_key = self.flights.lock();
+        self.flight.restart_at(self.load_begun);
+        drop(by_key);
+        self.finish(Ok(value));
     }
 
     /// Ends the flight with an error for all followers.

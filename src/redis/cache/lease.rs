@@ -31,6 +31,8 @@ pub(super) struct Lease {
     /// Time at which the server granted the lease; empty until then.
     grant: String,
     duration: Duration,
+    /// Whether the loaded value is to have tags.
+    has_tags: bool,
     /// Runtime on which the lease is released, since it may be dropped on a thread without one.
     runtime: Handle,
     /// True if the server may regard this lease as held, so that `Drop` must release it.
@@ -53,7 +55,12 @@ type LookupReply = (Option<Vec<u8>>, Option<Vec<u8>>, i64, Option<String>);
 
 impl Lease {
     /// Creates a lease that is not held yet. Sends nothing.
-    pub(super) fn new(commands: Arc<Commands>, key: Vec<u8>, duration: Duration) -> Self {
+    pub(super) fn new(
+        commands: Arc<Commands>,
+        key: Vec<u8>,
+        duration: Duration,
+        has_tags: bool,
+    ) -> Self {
         let token: u128 = rand::make_rng::<SmallRng>().random();
         Self {
             commands,
@@ -61,6 +68,7 @@ impl Lease {
             token: format!("{token:032x}"),
             grant: String::new(),
             duration,
+            has_tags,
             runtime: Handle::current(),
             may_be_held: false,
             retry_pause: Duration::ZERO,
@@ -71,7 +79,11 @@ impl Lease {
     pub(super) async fn lookup(&mut self, is_refresh: bool) -> Result<LeaseLookup, Error> {
         // Before the request: if this future is dropped, the server may still grant the lease.
         self.may_be_held = true;
-        let call = self.commands.lookup_lease(&self.key, Some((&self.token, self.duration)));
+        let call = self.commands.lookup_lease(
+            &self.key,
+            Some((&self.token, self.duration)),
+            self.has_tags,
+        );
         let call = if is_refresh { call.arg("REFRESH") } else { call };
         let answer = call.send_idempotent(&self.commands.client).await;
         if answer.as_ref().is_err_and(is_out_of_memory) {
@@ -107,10 +119,16 @@ impl Lease {
         }
     }
 
-    /// Writes the loaded value; returns false if the lease was lost or revoked by a write.
-    pub(super) async fn publish(mut self, value: &[u8], expiry: Expiry) -> Result<bool, Error> {
+    /// Writes the loaded value; returns false if the lease was lost or revoked by a write. Without `tags`, the value
+    /// keeps those of the one that it replaces.
+    pub(super) async fn publish(
+        mut self,
+        value: &[u8],
+        expiry: Expiry,
+        tags: Option<&[String]>,
+    ) -> Result<bool, Error> {
         let holder = (&*self.token, &*self.grant);
-        let call = self.commands.publish(&self.key, holder, value, expiry);
+        let call = self.commands.publish(&self.key, holder, value, expiry, tags);
         // Idempotent enough: a retry after a lost reply finds no lease and returns false, as if a write had revoked it.
         let is_put = call.send_idempotent(&self.commands.client).await?;
         self.may_be_held = false;
@@ -121,8 +139,8 @@ impl Lease {
         loop {
             // A quarter of the lease, so that the lease survives a renewal that fails only after the client's timeout.
             sleep(self.duration / 4).await;
-            let call =
-                self.commands.update_lease(&self.key, &self.token, self.duration, &self.token);
+            let (token, duration) = (&self.token, self.duration);
+            let call = self.commands.update_lease(&self.key, token, duration, token, self.has_tags);
             let is_ours = call.send_idempotent::<bool>(&self.commands.client).await;
             // After an error, the lease may still be held, and the next renewal tries again.
             if let Ok(false) = is_ours {
@@ -141,7 +159,7 @@ impl Drop for Lease {
         let (commands, retry_pause) = (self.commands.clone(), self.retry_pause);
         let (key, token) = (mem::take(&mut self.key), mem::take(&mut self.token));
         self.runtime.spawn(async move {
-            let call = commands.update_lease(&key, &token, retry_pause, "released");
+            let call = commands.update_lease(&key, &token, retry_pause, "released", false);
             // Errors are ignored, because the lease expires by itself.
             let _ = call.send_idempotent::<bool>(&commands.client).await;
         });
@@ -151,6 +169,6 @@ impl Drop for Lease {
 /// Returns the live value, or the stale value of a key that this process is loading.
 pub(super) async fn peek(commands: &Commands, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
     let (live, stale, ..): LookupReply =
-        commands.lookup_lease(key, None).send_idempotent(&commands.client).await?;
+        commands.lookup_lease(key, None, false).send_idempotent(&commands.client).await?;
     Ok(live.or(stale))
 }

@@ -95,10 +95,11 @@ impl Load {
         };
         // Callers that join from now on may have seen a later write, so they do not get this value.
         guard.begin_read();
-        let expiry = Expiry::of_written(&freshness, ttl.of(&value));
-        match lease.publish(&bytes, expiry).await {
+        let (ttl, tags) = ttl.with_tags(&value);
+        let expiry = Expiry::of_written(&freshness, ttl);
+        match lease.publish(&bytes, expiry, tags.as_deref()).await {
             Ok(true) => guard.finish(Ok(bytes)),
-            Ok(false) => guard.finish_with_retry(),
+            Ok(false) => guard.finish_superseded(bytes),
             Err(error) => {
                 counters.failed_load();
                 log_unwritten(&name, &error);

@@ -39,11 +39,14 @@ where
     /// The `loader` is an `async move` closure that owns its data: with
     /// [`stale_while_revalidate`](super::CacheBuilder::stale_while_revalidate), it may continue on the runtime of the
     /// call after the call has returned. `ttl` is a [`Duration`](std::time::Duration), an `Option<Duration>` (`None`
-    /// means the default TTL, as for [`set`](Cache::set)), or a closure that takes the value: see [`TimeToLive`].
+    /// means the default TTL, as for [`set`](Cache::set)), a closure that takes the value ([`TimeToLive`]), or any of
+    /// these with tags ([`Tagged`](crate::Tagged)). Otherwise, the value keeps the tags of the one that it replaces.
     ///
-    /// Writes to the key during the load (`set`, `remove`, `clear` and so on) take precedence over the loaded value.
-    /// The caller whose loader ran still gets the loaded value, but it is not cached, and the waiters ask the server
-    /// again. There is one exception: a write is not noticed if its TTL was a minute or more and its value has expired
+    /// Writes to the key during the load (`set`, `remove`, `clear` and so on) take precedence over the loaded value. The
+    /// caller whose loader ran, and those that were waiting before the load began, still get the loaded value, but it is
+    /// not cached, and later callers ask the server again. So no caller of this process waits for more than two loads. A
+    /// deadline that is set during a refresh (`expire`, `persist` and so on) becomes that of the loaded value, which is not
+    /// cached if it has passed. There is one exception: a write is not noticed if its TTL was a minute or more and its value has expired
     /// before the load ends. A lost lease has the same effect as a write, for example if the server restarts without
     /// its data.
     ///
@@ -191,6 +194,7 @@ where
         F: FnOnce() -> Fut + Send + 'static,
         Fut: Future<Output = Result<V, E>> + Send + 'static,
     {
+        let mut joins = 0;
         loop {
             if let Some(error) = self.kept_error(key) {
                 return match self.peek_stale(key).await? {
@@ -199,6 +203,10 @@ where
                 };
             }
             let mut guard = self.state.flights.join(key);
+            joins += 1;
+            if joins > 1 {
+                guard.accept_all();
+            }
             if guard.is_leader() {
                 return self.lead(guard, key, ttl, loader).await;
             }
@@ -238,11 +246,12 @@ where
         F: FnOnce() -> Fut + Send + 'static,
         Fut: Future<Output = Result<V, E>> + Send + 'static,
     {
-        let mut lease = Lease::new(self.state.commands.clone(), key.to_vec(), self.state.lease);
+        let commands = self.state.commands.clone();
+        let mut lease = Lease::new(commands, key.to_vec(), self.state.lease, ttl.has_tags());
         let failures = self.begin_load(key);
         let started = Instant::now();
         let (stale, lease) = loop {
-            guard.begin_read();
+            guard.begin_load();
             match lease.lookup(false).await {
                 Err(error) if is_out_of_memory(&error) => {
                     let stale = self.peek_stale(key).await?;

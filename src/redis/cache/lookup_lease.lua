@@ -4,6 +4,7 @@
 -- KEYS[1]   the record
 -- KEYS[2]   its load
 -- KEYS[3]   a random value that `clear` changes; written here if it is missing
+-- KEYS[4]   the removed tags (remove_tag.lua) if the loaded value is to have tags; else missing
 -- ARGV[1]   the token of the caller; empty to take no lease
 -- ARGV[2]   the lease in milliseconds
 -- ARGV[3]   for how many milliseconds the random value is kept
@@ -14,7 +15,8 @@
 --
 -- A load is a hash: the holder of `token` may write its result until `till`; the previous value `stale` may be used
 -- until `last`; both only while `cleared` is unchanged. A write to the key removes the load, or leaves another value:
--- the load of a refresh has the fingerprint `seen` of the value that it replaces, and its `tags`.
+-- the load of a refresh has the fingerprint `seen` of the value that it replaces, and if its deadline was changed in the
+-- meantime, that (`until`). `tags` are those of the value that a load replaces.
 --
 -- Idempotent: a retry finds its own token. A copy of the request may also be executed long after the reply to the
 -- retry. If a write has revoked the lease by then, it is granted again, but at another time `grant`, so that the holder
@@ -27,13 +29,13 @@ if value and not ARGV[4] then return { value, false, -1, false } end
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local cleared = redis.call('GET', KEYS[3]) or ''
-local was = redis.call('HMGET', load, 'token', 'till', 'stale', 'last', 'cleared', 'seen', 'grant')
+local was = redis.call('HMGET', load, 'token', 'till', 'stale', 'last', 'cleared', 'tags', 'grant')
 local token, last_ms, stale, last = was[1], tonumber(was[2] or 0), was[3], tonumber(was[4] or 0)
 if was[5] ~= cleared then
     if was[5] then redis.call('UNLINK', load) end
     token, stale, last = false, false, 0
 end
-if now >= last then stale = false end
+if now >= last or stale and not live(stale, KEYS[1]) then stale = false end
 -- No lease or pause is longer than this, unless the clock was ahead when it was taken (that of a former master).
 local longest = math.max(tonumber(ARGV[2]), 1000)
 if token and token ~= my_token and now < last_ms then
@@ -57,12 +59,17 @@ local grant = token == my_token and was[7]
 if not grant then
     grant = time[1] .. '.' .. time[2]
     redis.call('HSET', load, 'grant', grant)
-    if value then
-        local tags = string.sub(value, 1, #value - #event_value(value, KEYS[1]))
-        redis.call('HSET', load, 'seen', fingerprint(KEYS[1], value), 'tags', tags)
-    elseif was[6] then
-        redis.call('HDEL', load, 'seen', 'tags')
+    if was[6] then redis.call('HDEL', load, 'seen', 'until', 'tags') end
+    local replaced = value or stale
+    if replaced then
+        local tags = string.sub(replaced, 1, #replaced - #event_value(replaced, KEYS[1]))
+        redis.call('HSET', load, 'tags', tags)
     end
+    if value then redis.call('HSET', load, 'seen', fingerprint(KEYS[1], value)) end
 end
 redis.call('PEXPIREAT', load, string.format('%.0f', math.max(last, now + ARGV[2])))
+if KEYS[4] then
+    redis.call('ZADD', KEYS[4], 'NX', 0, 'since')
+    if redis.call('PEXPIRE', KEYS[4], ARGV[2], 'GT') == 0 then redis.call('PEXPIRE', KEYS[4], ARGV[2], 'NX') end
+end
 return { false, stale, 0, grant }

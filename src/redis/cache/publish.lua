@@ -1,35 +1,70 @@
 -- Writes a loaded value, unless the lease has expired or a write has revoked it.
 --
--- KEYS      as in prelude.lua, of one key; before the shard's keys, a random value that `clear` changes
+-- KEYS      as in prelude.lua, of one key; before the shard's keys, a random value that `clear` changes; then, if the
+--           value has tags of its own, the removed tags (remove_tag.lua), and the keys of the versions of its tags
 -- ARGV[2]   the key
 -- ARGV[3]   the token of the holder of the lease
 -- ARGV[4]   the value
 -- ARGV[5]   its TTL in milliseconds; empty for none
 -- ARGV[6]   its stale window in milliseconds
 -- ARGV[7]   the time at which the lease was granted: see lookup_lease.lua
+-- ARGV[8]   the version of those of its tags that have none; missing if the value keeps the tags of the replaced one
+-- ARGV[9]   and the following: its tags
 -- Returns 1 if it was written, else 0.
 
-local was = redis.call('HMGET', load, 'token', 'cleared', 'seen', 'tags', 'grant')
+local was = redis.call('HMGET', load, 'token', 'cleared', 'seen', 'tags', 'grant', 'until')
 if was[1] ~= ARGV[3] or was[2] ~= (redis.call('GET', KEYS[4]) or '') then return 0 end
 -- Plain commands and other programs write without removing the load: their value takes precedence, too. Only the value
--- that a refresh has seen is replaced, unless one of its tags was removed, and any value whose tags were removed before
--- the load: to write a value with tags removes the load.
+-- that a refresh has seen is replaced, and any value whose tags were removed before the load: to write a value with tags
+-- removes the load.
 local is_free = redis.call('PTTL', record) == -2
-local value = not is_free and redis.pcall('GET', record)
+local old = not is_free and redis.pcall('GET', record)
 if was[3] then
-    is_free = live(was[4], record)
-        and (is_free or type(value) == 'string' and fingerprint(record, value) == was[3])
+    is_free = is_free or type(old) == 'string' and fingerprint(record, old) == was[3]
 else
-    is_free = is_free or type(value) == 'string' and not live(value, record)
+    is_free = is_free or type(old) == 'string' and not live(old, record)
 end
-if not is_free or was[5] ~= ARGV[7] then
+-- A removed tag takes precedence as well.
+is_free = is_free and was[5] == ARGV[7] and (not was[4] or live(was[4], record))
+if is_free and ARGV[8] then
+    local seconds, micros = string.match(was[5], '^(%d+)%.(%d+)$')
+    local began = seconds * 1000000 + micros
+    local function was_removed(member, before)
+        local at = redis.call('ZSCORE', KEYS[5], member) or before
+        return at and tonumber(at) >= began
+    end
+    is_free = not was_removed('since', began)
+    for nth = 9, #ARGV do is_free = is_free and not was_removed('tag:' .. ARGV[nth]) end
+end
+local ttl = tonumber(ARGV[5])
+if was[6] then
+    -- The replaced value was given this deadline during the load.
+    local last = tonumber(was[6])
+    ttl = last >= 0 and last - math.floor(now) or nil
+    is_free = is_free and (not ttl or ttl > 0)
+end
+if not is_free then
     redis.call('UNLINK', load)
     return 0
 end
-local deadline = put(record, shadow, load, ARGV[2], ARGV[4], tonumber(ARGV[5]))
-if deadline and ARGV[6] ~= '0' then
+
+local value, stale = ARGV[4], tonumber(ARGV[6])
+local has_own, tags = ARGV[8] and #ARGV > 8, not ARGV[8] and was[4] and #was[4] > 8 and was[4]
+if (has_own or tags) and ttl ~= 0 then
+    -- Without its zero tags.
+    if string.sub(value, 1, 8) == TAGGED .. '\0\0\0\0' then value = string.sub(value, 9) end
+    local kept = ttl and ttl + stale
+    if has_own then
+        value = with_tags(value, #ARGV - 8, 9, 6, ARGV[8], kept)
+    else
+        value = tags .. value
+        keep_tags(value, record, kept)
+    end
+end
+local deadline = put(record, shadow, load, ARGV[2], value, ttl)
+if deadline and stale > 0 then
     local last = integer(deadline + ARGV[6])
-    redis.call('HSET', load, 'stale', ARGV[4], 'last', last, 'cleared', was[2])
+    redis.call('HSET', load, 'stale', value, 'last', last, 'cleared', was[2])
     redis.call('PEXPIREAT', load, last)
     -- The stale copy is valid only while the random value is there.
     redis.call('PEXPIREAT', KEYS[4], last, 'GT')

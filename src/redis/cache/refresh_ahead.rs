@@ -58,11 +58,12 @@ where
             return;
         }
         let failures = self.begin_load(&key);
-        let mut lease = Lease::new(self.state.commands.clone(), key.clone(), self.state.lease);
+        let commands = self.state.commands.clone();
+        let mut lease = Lease::new(commands, key.clone(), self.state.lease, ttl.has_tags());
         let (name, format) = (self.state.name.clone(), self.state.format);
         let (counters, freshness) = (self.state.counters.clone(), self.state.freshness.clone());
         let refresh = Box::pin(async move {
-            guard.begin_read();
+            guard.begin_load();
             // If another process loads the key or the server fails, nothing is to be done: the value is live. A caller
             // that waits for this flight becomes its leader, and asks the server itself.
             let Ok(LeaseLookup::Acquired(_)) = lease.lookup(true).await else { return };

@@ -10,15 +10,4 @@
 local last_ms
 
 -- A value with a TTL of zero is not stored.
-local count = ARGV[4] == '0' and 0 or #ARGV - 6
-local parts = { TAGGED, struct.pack('<I4', count) }
-for nth = 1, count do
-    local tag = ARGV[6 + nth]
-    -- A full server refuses this, and nothing was changed. `keep_tags` extends the TTL: a key without one would count as
-    -- one with an infinite TTL.
-    local version = redis.call('SET', KEYS[3 + nth], ARGV[6], 'PX', 1, 'NX', 'GET') or ARGV[6]
-    parts[#parts + 1] = struct.pack('<I4', #tag) .. tag .. version
-end
-local tags = table.concat(parts)
-keep_tags(tags, KEYS[1], tonumber(ARGV[4]))
-ARGV[3] = tags .. ARGV[3]
+ARGV[3] = with_tags(ARGV[3], ARGV[4] == '0' and 0 or #ARGV - 6, 7, 4, ARGV[6], tonumber(ARGV[4]))

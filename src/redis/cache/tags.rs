@@ -21,7 +21,8 @@ where
     /// [`remove_tag`](Cache::remove_tag) with any of the tags removes the value.
     ///
     /// Tags belong to the value. A new value has only the tags it is written with, so [`set`](Cache::set) and the like
-    /// leave it without tags. [`update`](Cache::update) and methods that change the TTL keep the tags.
+    /// leave it without tags. [`update`](Cache::update) and methods that change the TTL keep the tags, and so does a refresh.
+    /// [`Tagged`](crate::Tagged) gives tags to loaded values.
     ///
     /// # Cost
     ///
@@ -86,9 +87,10 @@ where
     /// When this method returns, no method of any process returns one of these values any more, and they expire without
     /// an event. A value that had expired before, but whose event was not published yet, has no event either. The
     /// server frees the memory of a value when it expires or is overwritten. A value that is being
-    /// [refreshed ahead](super::CacheBuilder::refresh_ahead) is not cached again.
+    /// loaded is not cached if it is to have the tag ([`Tagged`](crate::Tagged)), or if the value that it replaces has it.
     ///
-    /// Sends 16 small commands (`UNLINK`) at once, for any number of values.
+    /// Sends 16 small scripts at once, for any number of values. If more than 10,000 tags are removed during a load whose
+    /// value is to have tags, the value is not cached.
     ///
     /// # Errors
     ///

@@ -1,6 +1,7 @@
 -- Renews or releases the lease of a load; does nothing if it has expired or was revoked.
 --
 -- KEYS[1]   the load: see lookup_lease.lua
+-- KEYS[2]   as KEYS[4] of lookup_lease.lua
 -- ARGV[1]   the token of the holder
 -- ARGV[2]   new lease in milliseconds from now; 0 to release it
 -- ARGV[3]   the token of the new holder
@@ -19,4 +20,5 @@ local time = redis.call('TIME')
 local last_ms = time[1] * 1000 + math.floor(time[2] / 1000) + ARGV[2]
 redis.call('HSET', load, 'token', ARGV[3], 'till', string.format('%.0f', last_ms))
 redis.call('PEXPIREAT', load, string.format('%.0f', math.max(tonumber(was[2] or 0), last_ms)))
+if KEYS[2] then redis.call('PEXPIRE', KEYS[2], ARGV[2], 'GT') end
 return 1
