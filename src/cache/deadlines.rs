@@ -25,7 +25,8 @@ where
     /// Returns a clone of the live value of `key` and sets its TTL: sliding expiration (Redis: `GETEX`).
     ///
     /// The new TTL starts now. With a `ttl` of zero the entry expires immediately; with one that overflows it becomes
-    /// persistent. Returns `None` if there is no live value.
+    /// persistent. Returns `None` if there is no live value. A value that is being refreshed gets this TTL, too: see
+    /// [`expire`](Cache::expire#concurrent-loads).
     #[doc(alias = "GETEX")]
     #[inline]
     pub async fn get_ex<Q>(&self, key: &Q, ttl: Duration) -> Option<V>
@@ -144,6 +145,13 @@ where
     ///
     /// An entry that has already expired is not revived. With a `ttl` of zero the entry expires immediately; with one
     /// that overflows it becomes persistent.
+    ///
+    /// # Concurrent loads
+    ///
+    /// If the value is being loaded again (in the background, or by [`refresh_with`](Cache::refresh_with)), you also set
+    /// the deadline of the loaded value, in place of the TTL that its loader method was given. If that deadline passes
+    /// before the load ends, or at once with a `ttl` of zero, the loaded value is not stored, and calls that begin after
+    /// the expiry load again. This holds for all methods that change a deadline.
     #[doc(alias = "EXPIRE")]
     #[doc(alias = "PEXPIRE")]
     pub async fn expire<Q>(&self, key: &Q, ttl: Duration) -> bool
@@ -180,7 +188,8 @@ where
 
     /// Sets the deadline of `key`; returns false if there is no live value (Redis: `EXPIREAT`, `PEXPIREAT`).
     ///
-    /// With a `deadline` in the past the entry expires immediately.
+    /// With a `deadline` in the past the entry expires immediately. A value that is being refreshed gets this deadline,
+    /// too: see [`expire`](Cache::expire#concurrent-loads).
     #[doc(alias = "EXPIREAT")]
     #[doc(alias = "PEXPIREAT")]
     pub async fn expire_at<Q>(&self, key: &Q, deadline: Instant) -> bool

@@ -142,6 +142,9 @@ impl<K, V, S> Builder<K, V, S> {
     /// Probabilistic Cache Stampede Prevention", VLDB 2015). A `beta` of 1 suits keys that are read many times in the
     /// duration of a load; use 2 or 3 for keys that are read less often. Defaults to 0, which never refreshes ahead.
     ///
+    /// Only the TTL counts, or a deadline set by [`expire`](Cache::expire) and the like. The end of the
+    /// [idle time](Builder::time_to_idle) causes no refresh, and persistent values are never refreshed ahead.
+    ///
     /// # Panics
     ///
     /// Panics if `beta` is NaN, infinite or negative.

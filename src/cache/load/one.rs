@@ -36,7 +36,7 @@ where
     ///
     /// `ttl` is a [`Duration`](std::time::Duration), an `Option<Duration>` (`None` means the default TTL, as for
     /// [`set`](Cache::set)), or a closure that computes it from the value (see [`TimeToLive`]). It starts when the load
-    /// ends.
+    /// ends. [`Tagged`](crate::Tagged) also gives the value tags.
     ///
     /// `loader` is usually an `async move` closure that owns the data it uses. It must be `'static`, because
     /// [`refresh_ahead`](crate::Builder::refresh_ahead) and
@@ -48,7 +48,9 @@ where
     /// A write to the key during a load (`set`, `update`, `remove`, `clear` and the like) takes precedence: callers
     /// that were already waiting get the loaded value, but it is not stored. A call that begins after the write never
     /// returns an older value. It returns the written value or, if the key was removed, waits until that load has ended
-    /// and then loads again. [`remove_if`](Cache::remove_if) and [`retain`](Cache::retain) do not affect the load of a
+    /// and then loads again. It waits for two loads at most, since it accepts each that began after the call itself.
+    /// [`expire`](Cache::expire) and the like take precedence over `ttl` during a refresh, and over the loaded value if
+    /// they let it expire. [`remove_if`](Cache::remove_if) and [`retain`](Cache::retain) do not affect the load of a
     /// missing key, because they examine entries.
     ///
     /// # Recursion

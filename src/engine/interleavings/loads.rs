@@ -196,12 +196,12 @@ fn deadline_set_during_a_load_takes_precedence() {
         let parts = Parts::new();
         let running = Arc::new(AtomicU32::new(0));
         parts.set(1, 0, 10);
+        // Started before the deadline is set: a later refresh would be newer.
+        let place = parts.store.locate(&1);
+        let seen = Seen::Live { hard_deadline: parts.until(10) };
+        let refresh = parts.store.lead_refresh(place, &1, || 1, seen, &parts.start);
+        let Member { flight, .. } = refresh.expect("no other load is running");
         let refresh = spawn(&parts, move |parts| {
-            let place = parts.store.locate(&1);
-            let seen = Seen::Live { hard_deadline: parts.until(10) };
-            let refresh = parts.store.lead_refresh(place, &1, || 1, seen, &parts.start);
-            let Some(Member { flight, .. }) = refresh else { return };
-            thread::yield_now();
             store_loaded(parts, &flight, 2, parts.until(20), parts.start);
             parts.store.leave_load(place, &flight);
         });
@@ -211,19 +211,50 @@ fn deadline_set_during_a_load_takes_precedence() {
         assert_eq!(changed, Some(()), "the value stays live until then");
         if expires {
             assert_eq!(parts.get(0), None, "the refresh undid the expiry");
-            // Not cancelled, since it may be alone.
             let got = get_or_load(&parts, 3, &running);
             assert!(got.is_none_or(|value| value == 3), "older than the expiry: {got:?}");
         }
         refresh.join().unwrap();
         match expires {
-            true => assert!(parts.get(0).is_none_or(|value| value == 3)),
-            false => assert_eq!(
-                parts.store.deadline(&1, &parts.start),
-                Some(deadline),
-                "the refresh undid the new deadline"
-            ),
+            true => assert!(parts.get(0).is_none_or(|value| value == 3), "the expiry is undone"),
+            false => {
+                let until = parts.store.deadline(&1, &parts.start);
+                assert_eq!(until, Some(deadline), "the refresh undid the new deadline");
+                assert_eq!(parts.get(0), Some(2));
+            }
         }
+        assert!(!parts.store.has_waiters(), "waiters stayed registered");
+    });
+}
+
+/// A load of a value whose tag is known only at its end, and a caller that removes the tag during it: the caller gets
+/// nothing older than the removal.
+#[test]
+fn removal_of_a_tag_takes_precedence_over_the_load_of_a_value_with_it() {
+    explore(|| {
+        let parts = Parts::new();
+        let running = Arc::new(AtomicU32::new(0));
+        let place = parts.store.locate(&1);
+        let joined = parts.store.join_load(place, &1, || 1, false, &parts.start);
+        let ControlFlow::Continue(Member { flight, .. }) = joined else { panic!("no value") };
+        let began_at = parts.store.tagged_loads.begin();
+        let load = spawn(&parts, move |parts| {
+            let names = [Box::from("tag")];
+            let tags = parts.store.tags(names.to_vec());
+            flight.set_tags(tags.clone());
+            flight.set_tag_removal(parts.store.tagged_loads.last_removal(&names, began_at));
+            let decide = |_| flight.deadline_to_store(Deadline::PERSISTENT, &parts.start);
+            parts.store.put(1, 2, tags, &parts.start, decide);
+            flight.finish(Lookup::Loaded(2));
+            parts.store.tagged_loads.end(began_at);
+            parts.store.leave_load(place, &flight);
+        });
+        parts.store.remove_tag("tag", &parts.start);
+        assert_ne!(parts.get(0), Some(2), "the load took precedence");
+        let got = get_or_load(&parts, 3, &running);
+        assert!(got.is_none_or(|value| value == 3), "older than the removal: {got:?}");
+        load.join().unwrap();
+        assert_ne!(parts.get(0), Some(2), "the load took precedence");
         assert!(!parts.store.has_waiters(), "waiters stayed registered");
     });
 }
