@@ -111,11 +111,6 @@ where
         self.guard.state().side_tables.weight(bucket)
     }
 
-    /// Returns whether a tag of the entry in `bucket` was removed before its deadline.
-    pub(crate) fn is_tag_removed(&self, bucket: usize, entry: &Entry<V>) -> bool {
-        self.guard.state().side_tables.is_removed(bucket, entry.deadline())
-    }
-
     /// Returns the tags of the entry in `bucket`; `None` if one of them was removed, which has ended its stale window.
     pub(crate) fn current_tags(&self, bucket: usize) -> Option<TagSet> {
         let tags = self.guard.state().side_tables.tags(bucket)?;

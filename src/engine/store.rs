@@ -218,15 +218,21 @@ where
         locked
     }
 
-    /// Locks the shard of a key for an operation on its entry, as [`lock_entry`](Self::lock_entry) does. The entry has
-    /// no removed tag.
+    /// Locks the shard of a key for an operation on its entry, as [`lock_entry`](Self::lock_entry) does. If a tag of the
+    /// entry was removed, removes the entry first.
+    ///
+    /// This is decided under the lock. If it were decided before, another caller could remove the tag in between and act
+    /// on it, for example by `remove_if`, and then the operation would still read the value.
     #[inline]
     fn lock_key<Q>(&self, location: Location, key: &Q, now: &impl Now) -> Shard<'_, K, V, S>
     where
         Q: Equivalent<K> + ?Sized,
     {
-        self.purge_if_tag_removed(location, key, now);
-        self.lock_entry(location, key)
+        let locked = self.lock_entry(location, key);
+        match self.has_tag_removals() {
+            true => self.remove_tag_removed(locked, location, key, now),
+            false => locked,
+        }
     }
 
     /// Removes the expired entry in `bucket` and unlocks the shard.

@@ -235,12 +235,17 @@ where
     /// Returns the cause of removing the entry in `bucket`. An entry that a tag removed before its deadline departs as
     /// [`Cause::Removed`], no matter which path finds it, and even if its deadline has passed since.
     #[inline]
-    fn cause_of(&self, bucket: usize, cause: Cause) -> Cause {
-        let is_removed = self.context.tag_removals.is_pending()
+    pub(crate) fn cause_of(&self, bucket: usize, cause: Cause) -> Cause {
+        if self.is_tag_removed(bucket) { Cause::Removed } else { cause }
+    }
+
+    /// Returns whether a tag of the entry in `bucket` was removed before its deadline.
+    #[inline]
+    pub(crate) fn is_tag_removed(&self, bucket: usize) -> bool {
+        self.context.tag_removals.is_pending()
             && self.guard.entry_at(bucket).is_some_and(|(_, entry)| {
                 self.state().side_tables.is_removed(bucket, entry.deadline())
-            });
-        if is_removed { Cause::Removed } else { cause }
+            })
     }
 
     /// Takes the entry in `bucket` out of the table and the side tables. An evicted key is remembered as a ghost.

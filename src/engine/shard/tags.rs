@@ -193,7 +193,6 @@ impl Borrow<str> for Named {
 }
 
 impl Tag {
-    #[cfg(feature = "serde")]
     pub(crate) fn name(&self) -> &str {
         &self.name
     }

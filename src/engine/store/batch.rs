@@ -176,7 +176,7 @@ where
     {
         let mut drop_queue = DropQueue::new();
         while let Some(group) = places.next_group() {
-            if self.context.evicting_bound().is_none() && !self.has_tag_removals() {
+            if self.context.evicting_bound().is_none() {
                 self.set_group(group, entries, now, &deadline, &mut drop_queue);
             } else {
                 for position in group.positions() {
@@ -259,14 +259,18 @@ where
             let Some((key, _)) = &entries[position] else { continue };
             locked.ensure_moved(location.hash, key);
             let found = locked.find_shared(location.hash, key);
-            let found = found.map(|(bucket, entry)| (bucket, now.is_expired(entry.deadline())));
+            let found = found.map(|(bucket, entry)| {
+                let is_expired = now.is_expired(entry.deadline());
+                let cause = if is_expired { Cause::Expired } else { Cause::Replaced };
+                (bucket, locked.cause_of(bucket, cause))
+            });
             locked.bump_write_version(location.hash, key);
             // All user code has run: a panic can no longer lose this entry.
             let Some((key, value)) = entries[position].take() else { continue };
             insert_waiters.0.extend(locked.insert_waiters(location.hash));
             let hard_deadline = deadline();
             let entry_deadline = self.deadline_after_write(hard_deadline, now);
-            let Some((bucket, is_expired)) = found else {
+            let Some((bucket, cause)) = found else {
                 let entry = Entry::new(value, entry_deadline);
                 let bucket = locked.insert(location.hash, key, entry);
                 locked.write_side_tables(bucket, hard_deadline, None);
@@ -276,7 +280,6 @@ where
             locked.note_deadline(bucket, entry_deadline);
             locked.write_side_tables(bucket, hard_deadline, None);
             // The map keeps its own equal key; the caller's key departs with the old value.
-            let cause = if is_expired { Cause::Expired } else { Cause::Replaced };
             locked.depart(key, old, cause, now, drop_queue);
         }
         drop(locked);
@@ -294,9 +297,6 @@ where
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
-        for (location, position) in group.places() {
-            self.purge_if_tag_removed(location, keys[position], now);
-        }
         let mut removed = 0;
         drop_queue.reserve(group.order.len());
         let mut locked = self.lock_shard(group.shard());
@@ -307,8 +307,9 @@ where
             let found = locked.find_shared(location.hash, key);
             let Some((bucket, entry)) = found else { continue };
             let is_expired = now.is_expired(entry.deadline());
+            let is_live = !is_expired && !locked.is_tag_removed(bucket);
             let cause = if is_expired { Cause::Expired } else { Cause::Removed };
-            removed += usize::from(!is_expired);
+            removed += usize::from(is_live);
             locked.remove(bucket, cause, now, drop_queue);
         }
         drop(locked);

@@ -1,4 +1,4 @@
-//! Removal of entries by tag: unreadable at once, removed from memory by the next sweep.
+//! Writes of tagged values, and removal of entries by tag: unreadable at once, removed from memory by the next sweep.
 
 use std::{
     hash::{BuildHasher, Hash},
@@ -7,11 +7,16 @@ use std::{
 
 use equivalent::Equivalent;
 
-use super::{Location, Store};
+use super::{
+    Location, Store,
+    write::{Decision, Written},
+};
 use crate::engine::{
-    clock::{Now, Tick},
+    clock::{Deadline, Now, Tick},
     event::departure::Cause,
-    shard::{remove::DropQueue, state::ScannedEntry, table_cursor::TableCursor, tags::TagSet},
+    shard::{
+        Shard, remove::DropQueue, state::ScannedEntry, table_cursor::TableCursor, tags::TagSet,
+    },
 };
 
 /// Progress of a purge of entries whose tags were removed.
@@ -31,6 +36,40 @@ where
         self.tags.tags(names)
     }
 
+    /// Writes `value` with tags of these names to `key`, and returns the live value that was replaced.
+    pub(crate) fn set_tagged(
+        &self,
+        key: K,
+        value: V,
+        names: Vec<Box<str>>,
+        now: &impl Now,
+        deadline: Deadline,
+    ) -> Option<V>
+    where
+        V: Clone,
+    {
+        let mut new = self.new_entry(key);
+        self.weigh_new(&mut new, &value);
+        new.value = Some(value);
+        // Before the shard is locked: the names of tags have a lock of their own.
+        let mut tags = self.tags(names);
+        loop {
+            new.tags.clone_from(&tags);
+            let all = || tags.iter().flat_map(|tags| tags.iter());
+            let written =
+                self.decide(&mut new, now, |_, _| match all().any(|tag| tag.is_removed()) {
+                    true => Decision::Leave,
+                    false => Decision::Put(deadline),
+                });
+            if let Written::Put { replaced, .. } = written {
+                return replaced;
+            }
+            // A tag was removed after it had been looked up. With that tag, the value would be removed as well, although
+            // it may replace one that was written after the removal.
+            tags = self.tags(all().map(|tag| tag.name().into()).collect());
+        }
+    }
+
     /// Makes all entries with this tag unreadable, and wakes the sweeper to remove them.
     pub(crate) fn remove_tag(&self, name: &str, now: &impl Now) {
         self.tagged_loads.note_removal(name);
@@ -45,40 +84,52 @@ where
         self.context.tag_removals.is_pending()
     }
 
-    /// Removes the entry of a key if one of its tags was removed. Called by every operation before it looks at the
-    /// entry.
+    /// Removes the entry of a key if one of its tags was removed. Called by every read before it looks at the entry. A
+    /// read that overlaps the removal of the tag may still return the value: it changes nothing, so it came first.
     #[inline]
     pub(super) fn purge_if_tag_removed<Q>(&self, location: Location, key: &Q, now: &impl Now)
     where
         Q: Equivalent<K> + ?Sized,
     {
         if self.has_tag_removals() {
-            self.remove_tag_removed(location, key, now);
+            self.purge_tag_removed(location, key, now);
         }
     }
 
     #[cold]
-    fn remove_tag_removed<Q>(
-        &self,
-        location @ Location { hash, .. }: Location,
-        key: &Q,
-        now: &impl Now,
-    ) where
+    fn purge_tag_removed<Q>(&self, location: Location, key: &Q, now: &impl Now)
+    where
         Q: Equivalent<K> + ?Sized,
     {
         // Checked under the read lock first: until the next sweep, every look-up takes this path.
-        if !self.is_tag_removed(location, key) {
-            return;
+        if self.is_tag_removed(location, key) {
+            drop(self.lock_key(location, key, now));
         }
-        let mut locked = self.lock_entry(location, key);
-        let found = locked.find_shared(hash, key);
-        let removed = found.filter(|(bucket, entry)| locked.is_tag_removed(*bucket, entry));
-        let Some((bucket, _)) = removed else { return };
-        locked.bump_write_version(hash, key);
-        let mut drop_queue = DropQueue::new();
-        locked.remove(bucket, Cause::Removed, now, &mut drop_queue);
-        drop(locked);
-        drop_queue.drop_all();
+    }
+
+    /// Removes the entry of a key from its locked shard if one of its tags was removed. Returns the shard, locked.
+    #[cold]
+    pub(super) fn remove_tag_removed<'a, Q>(
+        &'a self,
+        mut locked: Shard<'a, K, V, S>,
+        location @ Location { hash, .. }: Location,
+        key: &Q,
+        now: &impl Now,
+    ) -> Shard<'a, K, V, S>
+    where
+        Q: Equivalent<K> + ?Sized,
+    {
+        while let Some((bucket, _)) = locked.find_shared(hash, key)
+            && locked.is_tag_removed(bucket)
+        {
+            locked.bump_write_version(hash, key);
+            let mut drop_queue = DropQueue::new();
+            locked.remove(bucket, Cause::Removed, now, &mut drop_queue);
+            drop(locked);
+            drop_queue.drop_all();
+            locked = self.lock_entry(location, key);
+        }
+        locked
     }
 
     /// Returns a purge of all shards if any entry may have a removed tag.

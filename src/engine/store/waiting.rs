@@ -209,8 +209,7 @@ where
         Q: Equivalent<K> + ?Sized,
         K: Clone,
     {
-        self.purge_if_tag_removed(location, key, now);
-        let mut locked = self.lock_entry(location, key);
+        let mut locked = self.lock_key(location, key, now);
         let (bucket, entry) = locked.find_shared(hash, key)?;
         if now.is_expired(entry.deadline()) {
             return None;

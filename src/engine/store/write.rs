@@ -50,10 +50,10 @@ pub(crate) struct NewEntry<K, V> {
     /// `None` once it was written.
     key: Option<K>,
     /// `None` until the value is known, at the latest when the decision is [`Decision::Put`], and once it was written.
-    value: Option<V>,
+    pub(super) value: Option<V>,
     /// `None` if the weigher was not called for the value.
     weight: Option<u32>,
-    tags: Option<TagSet>,
+    pub(super) tags: Option<TagSet>,
     /// Clone of the live value that is replaced, if a subscriber or a waiter needs it.
     copy: Option<V>,
     deadline: Deadline,
@@ -135,26 +135,6 @@ where
         }
         let decide = |live: Option<Deadline>| live.is_none().then_some(deadline);
         matches!(self.put(key, value, None, now, decide), Written::Put { .. })
-    }
-
-    /// Writes `value` with tags of these names to `key`, and returns the live value that was replaced.
-    pub(crate) fn set_tagged(
-        &self,
-        key: K,
-        value: V,
-        names: Vec<Box<str>>,
-        now: &impl Now,
-        deadline: Deadline,
-    ) -> Option<V>
-    where
-        V: Clone,
-    {
-        // Before the shard is locked: the names of tags have a lock of their own.
-        let tags = self.tags(names);
-        match self.put(key, value, tags, now, |_| Some(deadline)) {
-            Written::Put { replaced, .. } => replaced,
-            Written::Unchanged | Written::Removed(_) => unreachable!("a deadline was given"),
-        }
     }
 
     /// Writes `value` with `tags` to `key`. `decide` is called under the lock with the deadline of the live value, if
