@@ -27,6 +27,10 @@ use crate::{
 /// continue with their own loaders.
 struct NotReturned;
 
+/// Slot of a key that a call loads. Without a guard if the call runs inside the flight of the key, for whose loader it
+/// would otherwise wait.
+type OwnLoad<K, V, S> = (usize, Option<LoadGuard<K, V, S>>);
+
 /// State of a call: its distinct missing keys and their values, by slot.
 struct BulkLoad<'a, K, V, S>
 where
@@ -39,9 +43,8 @@ where
     values: Vec<Option<V>>,
     /// Slots to be looked up.
     pending: Vec<usize>,
-    /// Keys that this call loads. Without a guard if it runs inside the flight of the key, for whose loader it would
-    /// otherwise wait.
-    own_loads: Vec<(usize, Option<LoadGuard<K, V, S>>)>,
+    /// Keys that this call loads.
+    own_loads: Vec<OwnLoad<K, V, S>>,
     /// Keys that other calls load.
     followed: VecDeque<(usize, LoadGuard<K, V, S>)>,
 }

@@ -12,7 +12,7 @@ use std::{
 use foldhash::fast::FixedState;
 use shuttle::{future::block_on, rand::Rng, sync::atomic::AtomicU64, thread};
 
-use super::{Parts, explore, spawn};
+use super::{Parts, explore, iterations, spawn};
 use crate::engine::{
     clock::{Deadline, Now, Tick},
     event::Cause,
@@ -231,7 +231,7 @@ fn deadline_set_during_a_load_takes_precedence() {
 /// nothing older than the removal.
 #[test]
 fn removal_of_a_tag_takes_precedence_over_the_load_of_a_value_with_it() {
-    explore(|| {
+    let test = || {
         let parts = Parts::new();
         let running = Arc::new(AtomicU32::new(0));
         let place = parts.store.locate(&1);
@@ -256,7 +256,9 @@ fn removal_of_a_tag_takes_precedence_over_the_load_of_a_value_with_it() {
         load.join().unwrap();
         assert_ne!(parts.get(0), Some(2), "the load took precedence");
         assert!(!parts.store.has_waiters(), "waiters stayed registered");
-    });
+    };
+    // Few preemptions: the whole removal has to come between two steps of the load.
+    shuttle::check_pct(test, iterations(), 3);
 }
 
 /// A clock that the test advances.

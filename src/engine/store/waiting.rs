@@ -48,13 +48,14 @@ where
         Q: Hash + Equivalent<K> + ?Sized,
         V: Clone,
     {
-        let (mut locked, replaced_tags) = self.lock_to_load(location, key, loads_live, now)?;
-        let loads = &mut locked.waiters_mut().loads;
-        let Joined { shared: flight, is_first } =
-            loads.join(hash, key, owned, Flight::is_finished, || Flight::new(replaced_tags));
-        flight.note_expiry(now);
-        let preceding = flight.preceding(self.tagged_loads.removals());
-        ControlFlow::Continue(Member { flight, is_leader: is_first, preceding })
+        self.unless_live(location, key, loads_live, now, |locked, replaced_tags| {
+            let loads = &mut locked.waiters_mut().loads;
+            let Joined { shared: flight, is_first } =
+                loads.join(hash, key, owned, Flight::is_finished, || Flight::new(replaced_tags));
+            flight.note_expiry(now);
+            let preceding = flight.preceding(self.tagged_loads.removals());
+            Member { flight, is_leader: is_first, preceding }
+        })
     }
 
     /// Starts the load of a member that has taken the lead of its flight; or returns the live value, unless
@@ -71,9 +72,8 @@ where
         Q: Hash + Equivalent<K> + ?Sized,
         V: Clone,
     {
-        let (_locked, replaced_tags) = self.lock_to_load(location, key, loads_live, now)?;
-        flight.restart(replaced_tags);
-        ControlFlow::Continue(())
+        let restart = |_: &mut Shard<'_, K, V, S>, replaced_tags| flight.restart(replaced_tags);
+        self.unless_live(location, key, loads_live, now, restart)
     }
 
     /// Starts a flight for a background refresh, which no caller waits for. Returns `None` if a load is under way, or
@@ -111,20 +111,21 @@ where
         Some(Member { flight, is_leader: true, preceding: Preceding::default() })
     }
 
-    /// Locks the shard of a key that has to be loaded, and returns the tags of the value that the load replaces; or
-    /// returns the live value, unless `loads_live`.
-    fn lock_to_load<Q>(
+    /// Calls `load` under the lock of the key's shard, with the tags of the value that is replaced; or returns the live
+    /// value, unless `loads_live`.
+    fn unless_live<Q, R>(
         &self,
         location: Location,
         key: &Q,
         loads_live: bool,
         now: &impl Now,
-    ) -> ControlFlow<V, (Shard<'_, K, V, S>, Option<TagSet>)>
+        load: impl FnOnce(&mut Shard<'_, K, V, S>, Option<TagSet>) -> R,
+    ) -> ControlFlow<V, R>
     where
         Q: Equivalent<K> + ?Sized,
         V: Clone,
     {
-        let locked = self.lock_key(location, key, now);
+        let mut locked = self.lock_key(location, key, now);
         let found = locked.find_shared(location.hash, key);
         if let Some((_, entry)) = found
             && !loads_live
@@ -133,7 +134,7 @@ where
             return ControlFlow::Break(entry.value.clone());
         }
         let replaced_tags = self.replaced_tags(&locked, found, now);
-        ControlFlow::Continue((locked, replaced_tags))
+        ControlFlow::Continue(load(&mut locked, replaced_tags))
     }
 
     /// Returns the tags of an entry that a load replaces: one that is live or within its stale window.
