@@ -10,7 +10,11 @@ use equivalent::Equivalent;
 
 use crate::{
     cache::Cache,
-    engine::{clock::Now, coop, store::Seen},
+    engine::{
+        clock::{CallTime, Now},
+        coop,
+        store::Seen,
+    },
 };
 
 /// Freshness of a value returned by
@@ -50,36 +54,51 @@ where
     V: Clone + Send + Sync + 'static,
     S: BuildHasher + Clone + Send + Sync + 'static,
 {
-    /// Returns the value that a loader method returns immediately, counted as by [`get`](Cache::get); `None` if it has
-    /// to be loaded. A method that does not refresh in the background loads stale values, too.
+    /// Returns the value that a loader method returns immediately; `None` if it has to be loaded.
     #[inline]
-    pub(super) fn look_up<Q>(&self, key: &Q, refreshes: bool) -> Option<Hit<V>>
+    pub(super) fn look_up<Q>(&self, key: &Q) -> Option<Hit<V>>
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
-        let (call, store) = (self.call(), &self.shared.store);
         let settings = &self.freshness_policy.settings;
-        let found = if refreshes && settings.needs_deadline() {
-            // An idle time is no reason to reload, so only the hard deadline counts.
-            store.get_with_hard_deadline(key, &call).map(|(value, hard_deadline)| {
+        let live = if settings.needs_deadline() {
+            self.read_by(|call| {
+                // An idle time is no reason to reload, so only the hard deadline counts.
+                let (value, hard_deadline) = self.shared.store.get_with_hard_deadline(key, call)?;
                 let remaining = hard_deadline.remaining(call.tick());
                 let is_due = remaining.is_some_and(|ttl| self.freshness_policy.should_refresh(ttl));
-                Hit { value, refresh: is_due.then_some(Seen::Live { hard_deadline }) }
+                Some(Hit { value, refresh: is_due.then_some(Seen::Live { hard_deadline }) })
             })
         } else {
-            // The deadline is not needed, and no precise clock is read for it.
-            store.get(key, &call).map(|value| Hit { value, refresh: None })
+            self.look_up_live(key).map(|value| Hit { value, refresh: None })
         };
+        if live.is_some() {
+            return live;
+        }
+        let value = self.get_stale(key, settings.stale_while_revalidate)?;
+        Some(Hit { value, refresh: Some(Seen::Stale) })
+    }
+
+    /// Returns the live value, for a method that never refreshes in the background and loads stale values, too.
+    #[inline]
+    pub(super) fn look_up_live<Q>(&self, key: &Q) -> Option<V>
+    where
+        Q: Hash + Equivalent<K> + ?Sized,
+    {
+        self.read_by(|call| self.shared.store.get(key, call))
+    }
+
+    /// Reads a key as [`get`](Cache::get) does.
+    #[inline]
+    fn read_by<T>(&self, read: impl FnOnce(&CallTime<'_>) -> Option<T>) -> Option<T> {
+        let call = self.call();
+        let found = read(&call);
         if found.is_none() {
             // The look-up may have expired the entry and written to the journal.
             self.shared.publisher.flush();
         }
         coop::charge(&call);
-        if found.is_some() || !refreshes {
-            return found;
-        }
-        let value = self.get_stale(key, settings.stale_while_revalidate)?;
-        Some(Hit { value, refresh: Some(Seen::Stale) })
+        found
     }
 
     /// Returns the result of a call whose load failed: the stale value if `stale_if_error` allows it, else the error.

@@ -102,7 +102,7 @@ where
     {
         async move {
             coop::proceed().await;
-            let hit = match self.look_up(key, true) {
+            let hit = match self.look_up(key) {
                 Some(Hit { value, refresh: None }) => return value,
                 hit => hit,
             };
@@ -161,7 +161,7 @@ where
     {
         async move {
             coop::proceed().await;
-            match self.look_up(key, true) {
+            match self.look_up(key) {
                 Some(Hit { value, refresh: None }) => Ok(value),
                 hit => {
                     let loaded = Box::pin(self.refresh_or_load(hit, key, ttl, loader)).await;
@@ -213,7 +213,7 @@ where
     {
         async move {
             coop::proceed().await;
-            match self.look_up(key, true) {
+            match self.look_up(key) {
                 Some(Hit { value, refresh: None }) => Ok((value, Freshness::Fresh)),
                 hit => Box::pin(self.refresh_or_load(hit, key, ttl, loader)).await,
             }

@@ -7,7 +7,7 @@ use std::{
     sync::Arc,
 };
 
-use super::{look_up::Hit, ttl::TimeToLive};
+use super::ttl::TimeToLive;
 use crate::{
     cache::Cache,
     engine::{coop, to_key::ToKey},
@@ -74,7 +74,7 @@ where
     {
         async move {
             coop::proceed().await;
-            if let Some(Hit { value, .. }) = self.look_up(key, false) {
+            if let Some(value) = self.look_up_live(key) {
                 return value;
             }
             let loader = || async move { Ok::<_, Infallible>(future.await) };
@@ -130,7 +130,7 @@ where
     {
         async move {
             coop::proceed().await;
-            if let Some(Hit { value, .. }) = self.look_up(key, false) {
+            if let Some(value) = self.look_up_live(key) {
                 return Ok(value);
             }
             Box::pin(self.load(key, ttl, || future)).await.map(|(value, _)| value)

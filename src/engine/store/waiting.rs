@@ -52,8 +52,12 @@ where
             let loads = &mut locked.waiters_mut().loads;
             let Joined { shared: flight, is_first } =
                 loads.join(hash, key, owned, Flight::is_finished, || Flight::new(replaced_tags));
-            flight.note_expiry(now);
-            let preceding = flight.preceding(self.tagged_loads.removals());
+            let preceding = if is_first {
+                Preceding::default()
+            } else {
+                flight.note_expiry(now);
+                flight.preceding(self.tagged_loads.removals())
+            };
             Member { flight, is_leader: is_first, preceding }
         })
     }

@@ -194,17 +194,21 @@ impl<V> Flight<V> {
 
     /// Returns whether a write or the removal of a tag takes precedence over the load.
     pub(crate) fn is_superseded(&self) -> bool {
-        let state = self.state();
-        state.tag_removal > 0 || self.version(&state) != state.started_at
+        self.was_superseded(&self.state())
+    }
+
+    fn was_superseded(&self, state: &State<V>) -> bool {
+        state.tag_removal > 0 || self.version(state) != state.started_at
     }
 
     /// Returns the hard deadline with which the loaded value is stored, given the one that its loader chose; `None` if
     /// it is not stored. Called under the lock of the key's shard.
     pub(crate) fn deadline_to_store(&self, chosen: Deadline, now: &impl Now) -> Option<Deadline> {
-        if self.is_superseded() {
+        let state = self.state();
+        if self.was_superseded(&state) {
             return None;
         }
-        match self.state().set_deadline {
+        match state.set_deadline {
             None => Some(chosen),
             Some(deadline) => (!now.is_expired(deadline)).then_some(deadline),
         }
