@@ -88,7 +88,7 @@ where
         self.read_by(|call| self.shared.store.get(key, call))
     }
 
-    /// Reads a key as [`get`](Cache::get) does.
+    /// Calls `read`, publishes the event of an entry that it removed, and charges a long clone to the budget.
     #[inline]
     fn read_by<T>(&self, read: impl FnOnce(&CallTime<'_>) -> Option<T>) -> Option<T> {
         let call = self.call();
