@@ -106,7 +106,8 @@ core() {
     lean clippy --lib --tests -- -D warnings
     step "tests, default features"
     # A part of the random cases: the tests with all features run all.
-    PROPTEST_CASES=${PROPTEST_CASES:-64} FLEETING_STRESS_SECONDS=${FLEETING_STRESS_SECONDS:-1} lean test --lib --tests
+    PROPTEST_CASES=${PROPTEST_CASES:-64} FLEETING_STRESS_SECONDS=${FLEETING_STRESS_SECONDS:-1} \
+        FLEETING_HISTORY_SECONDS=${FLEETING_HISTORY_SECONDS:-3} lean test --lib --tests
 }
 
 features() {

@@ -22,7 +22,8 @@ pub struct Stats {
     /// Total weight of the resident entries, in the unit of the weigher of [`max_weight`](crate::Builder::max_weight);
     /// without one, each entry weighs 1.
     pub weight: u64,
-    /// Reads that found a live value, by `get`, `get_many`, `get_ex`, `get_ex_with` or a loader method.
+    /// Reads that found a live value, by `get`, `get_many`, `get_with_ttl`, `get_ex`, `get_ex_with` or a loader
+    /// method.
     pub hits: u64,
     /// Reads by these methods that found no live value. A loader method that returns a stale value counts as a miss.
     pub misses: u64,

@@ -46,6 +46,8 @@ where
     /// this call began. To get a value that was read after a change of the source, [`remove`](Cache::remove) the key
     /// first.
     ///
+    /// The new value keeps the tags of the value that it replaces, unless `ttl` is a [`Tagged`](crate::Tagged).
+    ///
     /// `loader` may borrow, because it runs only inside this call. Errors that
     /// [`negative_ttl`](crate::Builder::negative_ttl) keeps do not prevent the load. Otherwise the same as
     /// [`get_or_set_with`](Cache::get_or_set_with): a write during the load takes precedence, and a waiter continues

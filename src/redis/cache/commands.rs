@@ -96,7 +96,7 @@ pub(super) struct Commands {
     retention: Option<u64>,
     /// Stale window of loaded values, in milliseconds.
     stale: u64,
-    /// Whether live values are loaded again.
+    /// True if live values are loaded again.
     refreshes: bool,
     shards: Vec<ShardKeys>,
 }

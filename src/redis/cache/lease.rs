@@ -31,7 +31,7 @@ pub(super) struct Lease {
     /// Time at which the server granted the lease; empty until then.
     grant: String,
     duration: Duration,
-    /// Whether the loaded value is to have tags.
+    /// True if the loaded value is to have tags.
     has_tags: bool,
     /// Runtime on which the lease is released, since it may be dropped on a thread without one.
     runtime: Handle,
