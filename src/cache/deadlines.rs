@@ -26,7 +26,7 @@ where
     ///
     /// The new TTL starts now. With a `ttl` of zero the entry expires immediately; with one that overflows it becomes
     /// persistent. Returns `None` if there is no live value. A value that is being refreshed gets this TTL, too: see
-    /// [`expire`](Cache::expire#concurrent-loads).
+    /// [`expire`](Cache::expire).
     #[doc(alias = "GETEX")]
     #[inline]
     pub async fn get_ex<Q>(&self, key: &Q, ttl: Duration) -> Option<V>
@@ -189,7 +189,7 @@ where
     /// Sets the deadline of `key`; returns false if there is no live value (Redis: `EXPIREAT`, `PEXPIREAT`).
     ///
     /// With a `deadline` in the past the entry expires immediately. A value that is being refreshed gets this deadline,
-    /// too: see [`expire`](Cache::expire#concurrent-loads).
+    /// too: see [`expire`](Cache::expire).
     #[doc(alias = "EXPIREAT")]
     #[doc(alias = "PEXPIREAT")]
     pub async fn expire_at<Q>(&self, key: &Q, deadline: Instant) -> bool
