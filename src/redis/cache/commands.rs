@@ -42,7 +42,7 @@ static WRITE_TAGGED: Script = Script::new([
     PRELUDE,
     include_str!("write.lua"),
 ]);
-static REMOVE_TAG: Script = Script::new([include_str!("remove_tag.lua")]);
+static NOTE_REMOVED_TAG: Script = Script::new([include_str!("note_removed_tag.lua")]);
 static KEEP_TAGS: Script = Script::new([TAGS, include_str!("keep_tags.lua")]);
 static CHANGE: Script = Script::new([
     KEEP_LOAD,
@@ -108,7 +108,7 @@ struct ShardKeys {
     groups: Vec<u8>,
     /// Set to a new random value by `clear`, which invalidates the loads in progress.
     cleared: Vec<u8>,
-    /// Tags that were removed during loads: see `remove_tag.lua`.
+    /// Tags that were removed during loads: see `note_removed_tag.lua`.
     removed_tags: Vec<u8>,
     /// The two hints of `prelude.lua`. `.soonest` and `.told` on the server, which must not change.
     earliest_deadline: Vec<u8>,
@@ -207,9 +207,14 @@ impl Commands {
 
     /// Removes the values of a shard that have a tag.
     pub(super) fn remove_tag(&self, shard: u16, tag: &str) -> Call<'_> {
-        let removed_tags = self.shards[usize::from(shard)].removed_tags.clone();
-        let call = REMOVE_TAG.call(&[self.version_key(shard, tag.as_bytes()), removed_tags]);
-        call.arg(tag).arg(MAX_REMOVED_TAGS)
+        Call::command("UNLINK", &self.version_key(shard, tag.as_bytes()))
+    }
+
+    /// Notes for the loads of a shard that a tag is about to be removed. One key per call, so that no call has to wait
+    /// in a slot that is being moved.
+    pub(super) fn note_removed_tag(&self, shard: u16, tag: &str) -> Call<'_> {
+        let removed_tags = &self.shards[usize::from(shard)].removed_tags;
+        NOTE_REMOVED_TAG.call(&[removed_tags]).arg(tag).arg(MAX_REMOVED_TAGS)
     }
 
     pub(super) fn get_ex(&self, key: &[u8], expiry: Expiry) -> Call<'_> {

@@ -4,7 +4,7 @@
 -- KEYS[1]   the record
 -- KEYS[2]   its load
 -- KEYS[3]   a random value that `clear` changes; written here if it is missing
--- KEYS[4]   the removed tags (remove_tag.lua) if the loaded value is to have tags; else missing
+-- KEYS[4]   the removed tags (note_removed_tag.lua) if the loaded value is to have tags; else missing
 -- ARGV[1]   the token of the caller; empty to take no lease
 -- ARGV[2]   the lease in milliseconds
 -- ARGV[3]   for how many milliseconds the random value is kept
@@ -69,7 +69,7 @@ if not grant then
 end
 redis.call('PEXPIREAT', load, string.format('%.0f', math.max(last, now + ARGV[2])))
 if KEYS[4] then
-    redis.call('ZADD', KEYS[4], 'NX', 0, 'since')
+    if not redis.call('HMGET', KEYS[4], 'since')[1] then redis.call('HSET', KEYS[4], 'since', '0') end
     if redis.call('PEXPIRE', KEYS[4], ARGV[2], 'GT') == 0 then redis.call('PEXPIRE', KEYS[4], ARGV[2], 'NX') end
 end
 return { false, stale, 0, grant }

@@ -1,7 +1,7 @@
 -- Writes a loaded value, unless the lease has expired or a write has revoked it.
 --
 -- KEYS      as in prelude.lua, of one key; before the shard's keys, a random value that `clear` changes; then, if the
---           value has tags of its own, the removed tags (remove_tag.lua), and the keys of the versions of its tags
+--           value has tags of its own, the removed tags (note_removed_tag.lua), and the keys of the versions of its tags
 -- ARGV[2]   the key
 -- ARGV[3]   the token of the holder of the lease
 -- ARGV[4]   the value
@@ -29,12 +29,14 @@ is_free = is_free and was[5] == ARGV[7] and (not was[4] or live(was[4], record))
 if is_free and ARGV[8] then
     local seconds, micros = string.match(was[5], '^(%d+)%.(%d+)$')
     local began = seconds * 1000000 + micros
-    local function was_removed(member, before)
-        local at = redis.call('ZSCORE', KEYS[5], member) or before
-        return at and tonumber(at) >= began
+    -- Without this field, the removals are not known.
+    local fields = { 'since' }
+    for nth = 9, #ARGV do fields[nth - 7] = 'tag:' .. ARGV[nth] end
+    local removals = redis.call('HMGET', KEYS[5], unpack(fields))
+    is_free = removals[1] and true
+    for nth = 1, #fields do
+        is_free = is_free and not (removals[nth] and tonumber(removals[nth]) >= began)
     end
-    is_free = not was_removed('since', began)
-    for nth = 9, #ARGV do is_free = is_free and not was_removed('tag:' .. ARGV[nth]) end
 end
 local ttl = tonumber(ARGV[5])
 if was[6] then

@@ -89,7 +89,7 @@ where
     /// server frees the memory of a value when it expires or is overwritten. A value that is being
     /// loaded is not cached if it is to have the tag ([`Tagged`](crate::Tagged)), or if the value that it replaces has it.
     ///
-    /// Sends 16 small scripts at once, for any number of values. If more than 10,000 tags are removed during a load whose
+    /// Takes two round trips of 16 small commands, for any number of values. If more than 10,000 tags are removed during a load whose
     /// value is to have tags, the value is not cached.
     ///
     /// # Errors
@@ -101,8 +101,11 @@ where
     /// If the future is dropped before it completes, some of the values may have been removed.
     pub async fn remove_tag(&self, tag: &str) -> Result<(), Error> {
         // Sent once: a late copy would remove values that were written after the call.
+        let (commands, client) = (self.commands(), self.client());
         let removals = (0..SHARDS).map(async |shard| {
-            self.commands().remove_tag(shard, tag).send_once::<Value>(self.client()).await
+            // First: a load that is stored in between has a version of the tag that is removed.
+            commands.note_removed_tag(shard, tag).send_once::<Value>(client).await?;
+            commands.remove_tag(shard, tag).send_once::<Value>(client).await
         });
         try_join_all(removals).await?;
         Ok(())

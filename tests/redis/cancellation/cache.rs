@@ -78,8 +78,7 @@ async fn cancelled_call_of_a_cache_has_its_whole_effect_or_none() {
     let server = Server::shared();
     let client = connect(server.url()).await;
     let whole = calls! { cache: Numbers;
-        cache.get_ex("0", 2 * HOUR), cache.get_with_ttl("0"), cache.set("0".into(), 9),
-        cache.set_ex("new".into(), 9, 2 * HOUR),
+        cache.get_ex("0", 2 * HOUR), cache.set("0".into(), 9), cache.set_ex("new".into(), 9, 2 * HOUR),
         cache.set_nx("new".into(), 9, Some(HOUR)), cache.set_nx("expired".into(), 9, Some(HOUR)),
         cache.set_keep_ttl("0".into(), 9), cache.remove("0"), cache.expire("0", 2 * HOUR),
         cache.expire_if("0", 2 * HOUR, When::Later), cache.expire_at("0", Instant::now() + 2 * HOUR),
@@ -88,7 +87,7 @@ async fn cancelled_call_of_a_cache_has_its_whole_effect_or_none() {
     };
     let nothing = calls! { cache: Numbers;
         cache.get("0"), cache.get("expired"), cache.get_many(["0", "new"]), cache.contains_key("0"), cache.ttl("0"),
-        cache.len(), cache.is_empty(), cache.set_nx("0".into(), 9, None),
+        cache.len(), cache.is_empty(), cache.set_nx("0".into(), 9, None), cache.get_with_ttl("0"),
     };
     let parts = calls! { cache: Numbers;
         cache.set_many(["0", "1", "new"].map(|key| (key.to_owned(), 9)), Some(2 * HOUR)),
