@@ -297,7 +297,7 @@ async fn loaded_values_have_the_tags_of_their_argument() {
         assert_eq!(load("ada", &["v"], 2).await, 1, "it is live");
         assert_eq!(load("bob", &[], 1).await, 1);
         let by = Tagged::by(|n: &u64| (HOUR, vec![format!("value:{n}")]));
-        assert_eq!(cache.get_or_set_with("eve", by.clone(), async || 7).await.unwrap(), 7);
+        assert_eq!(cache.get_or_set_with("eve", by, async || 7).await.unwrap(), 7);
         let ttl = cache.ttl("eve").await.unwrap();
         assert!(matches!(ttl, Ttl::Remaining(left) if left <= HOUR), "{ttl:?}");
         cache.remove_tag("v").await.unwrap();

@@ -6,6 +6,8 @@
 //! 2. A write to a key invalidates the load of that key (`lookup_lease.lua`), either in the same script, or implicitly:
 //!    a value with a long TTL is still there when the load publishes its result, which is then discarded. So a plain
 //!    `SET` is enough for most writes.
+//!    A new deadline is noted in the load of a refresh (`keep_load.lua`), and the removal of a tag in its shard
+//!    (`note_removed_tag.lua`).
 //! 3. Deadlines are in the server's milliseconds. A value is expired from the millisecond of its deadline on, which is
 //!    never before its TTL has elapsed, and less than a millisecond after that.
 
