@@ -16,7 +16,8 @@
 -- A load is a hash: the holder of `token` may write its result until `till`; the previous value `stale` may be used
 -- until `last`; both only while `cleared` is unchanged. A write to the key removes the load, or leaves another value:
 -- the load of a refresh has the fingerprint `seen` of the value that it replaces, and if its deadline was changed in the
--- meantime, that (`until`). `tags` are those of the value that a load replaces.
+-- meantime, that (`until`). `tags` are those of the value that a load replaces. If the loaded value is to have tags,
+-- `removals` is the number of the last removal of a tag before.
 --
 -- Idempotent: a retry finds its own token. A copy of the request may also be executed long after the reply to the
 -- retry. If a write has revoked the lease by then, it is granted again, but at another time `grant`, so that the holder
@@ -69,7 +70,13 @@ if not grant then
 end
 redis.call('PEXPIREAT', load, string.format('%.0f', math.max(last, now + ARGV[2])))
 if KEYS[4] then
-    if not redis.call('HMGET', KEYS[4], 'since')[1] then redis.call('HSET', KEYS[4], 'since', '0') end
+    local count = redis.call('HMGET', KEYS[4], 'count')[1]
+    if not count then
+        count = string.format('%d', time[1] * 1000000 + time[2])
+        redis.call('HSET', KEYS[4], 'count', count, 'since', count)
+    end
+    -- A retry keeps the number.
+    if grant ~= was[7] then redis.call('HSET', load, 'removals', count) end
     if redis.call('PEXPIRE', KEYS[4], ARGV[2], 'GT') == 0 then redis.call('PEXPIRE', KEYS[4], ARGV[2], 'NX') end
 end
 return { false, stale, 0, grant }

@@ -12,7 +12,7 @@
 -- ARGV[9]   and the following: its tags
 -- Returns 1 if it was written, else 0.
 
-local was = redis.call('HMGET', load, 'token', 'cleared', 'seen', 'tags', 'grant', 'until')
+local was = redis.call('HMGET', load, 'token', 'cleared', 'seen', 'tags', 'grant', 'until', 'removals')
 if was[1] ~= ARGV[3] or was[2] ~= (redis.call('GET', KEYS[4]) or '') then return 0 end
 -- Plain commands and other programs write without removing the load: their value takes precedence, too. Only the value
 -- that a refresh has seen is replaced, and any value whose tags were removed before the load: to write a value with tags
@@ -27,15 +27,13 @@ end
 -- A removed tag takes precedence as well.
 is_free = is_free and was[5] == ARGV[7] and (not was[4] or live(was[4], record))
 if is_free and ARGV[8] then
-    local seconds, micros = string.match(was[5], '^(%d+)%.(%d+)$')
-    local began = seconds * 1000000 + micros
-    -- Without this field, the removals are not known.
-    local fields = { 'since' }
+    -- Without the first field, the removals are not known.
+    local began, fields = tonumber(was[7] or 0), { 'since' }
     for nth = 9, #ARGV do fields[nth - 7] = 'tag:' .. ARGV[nth] end
     local removals = redis.call('HMGET', KEYS[5], unpack(fields))
     is_free = removals[1] and true
     for nth = 1, #fields do
-        is_free = is_free and not (removals[nth] and tonumber(removals[nth]) >= began)
+        is_free = is_free and not (removals[nth] and tonumber(removals[nth]) > began)
     end
 end
 local ttl = tonumber(ARGV[5])
