@@ -112,7 +112,7 @@
 //! | TTL | a duration: the time from a write until the deadline |
 //! | deadline | the instant at which a value expires. A value is expired when `now >= deadline`, everywhere |
 //! | persistent | without a deadline |
-//! | live | present and not expired. Methods return only live values, with two exceptions: loader methods within a [stale window](guide::loaders#stale-values), and [`TimeoutDict`] |
+//! | live | present and not expired. No method returns an expired value; [`Cache`] names its two exceptions. (A [`TimeoutDict`] is for values that are due.) |
 //! | stale window | the time after the deadline during which loader methods may still return the value |
 //! | resident | held in memory: live, or expired and not yet removed |
 //! | expire | reach the deadline. A sweep, or a call that finds the expired entry, then removes it with [`Cause::Expired`] |

@@ -144,7 +144,9 @@ where
     /// Sets the TTL of `key`, starting now; returns false if there is no live value (Redis: `EXPIRE`, `PEXPIRE`).
     ///
     /// An entry that has already expired is not revived. With a `ttl` of zero the entry expires immediately; with one
-    /// that overflows it becomes persistent.
+    /// that overflows it becomes persistent. A value that you let expire in this way has its [stale
+    /// window](super::Builder::stale_while_revalidate), and a kept error of its key stays: loader methods may still return
+    /// them. [`expire_now`](Cache::expire_now) ends both.
     ///
     /// # Concurrent loads
     ///

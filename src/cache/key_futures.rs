@@ -7,7 +7,7 @@ use std::{
 };
 
 use equivalent::Equivalent;
-use tokio::sync::Notify;
+use tokio::{select, sync::Notify};
 
 use super::Cache;
 use crate::engine::{
@@ -48,7 +48,8 @@ where
     /// value.
     ///
     /// The call resolves when the value is removed from memory. For an expired entry this is usually the next sweep.
-    /// This includes causes that are not [published](super::Builder::publish).
+    /// This includes causes that are not [published](super::Builder::publish). After [`shutdown`](Cache::shutdown) there
+    /// are no sweeps, so the call returns `None`.
     ///
     /// The call does not poll. If no task waits for a key of a shard, this method adds no cost to calls on that shard.
     ///
@@ -81,7 +82,12 @@ where
         // Before an early return: the lookup may have removed an expired value, whose event is due.
         self.shared.publisher.flush();
         let waiter = DepartureWaiter { store, location, waiters: waiters? };
-        Some(waiter.waiters.event().await)
+        select! {
+            // The event first: a shutdown removes expired values before it ends.
+            biased;
+            event = waiter.waiters.event() => Some(event),
+            () = self.shared.after_shutdown() => None,
+        }
     }
 
     /// Waits until `key` has a live value, and returns a clone of it.

@@ -174,7 +174,9 @@ where
     /// the cache, because the call may deadlock. The lock is released between two batches, and other tasks get to run.
     /// If `predicate` panics, no entry of the current batch is removed.
     ///
-    /// Costs O(n): every resident entry is examined.
+    /// Costs O(n): every resident entry is examined. Expired values within their [stale
+    /// window](super::Builder::stale_while_revalidate) are not live: `remove_if(|_, _| true)` leaves them to loader methods,
+    /// but [`clear`](Cache::clear) does not.
     ///
     /// # Cancel safety
     ///

@@ -18,7 +18,7 @@ where
     /// not wait for them: events beyond the capacity of a lossless stream are kept for it as overflow.
     ///
     /// Afterwards reads and writes still work, without a sweeper and without events. Expired values are still never
-    /// returned.
+    /// returned. Tasks that wait for a removal by [`expired`](Cache::expired) get `None`.
     ///
     /// # Cancel safety
     ///
@@ -36,6 +36,6 @@ where
             self.shared.expire_shard(shard);
         }
         // Last, so that streams receive the events of all shards before their end.
-        self.shared.publisher.close();
+        self.shared.close();
     }
 }

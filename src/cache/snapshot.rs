@@ -127,7 +127,8 @@ where
     /// data after one.
     ///
     /// Each entry is then written as by [`set_tagged`](Cache::set_tagged): it replaces the current value of its key,
-    /// later writes replace it, and it evicts others from a full cache. Keys that are not in the snapshot stay.
+    /// later writes replace it, and it evicts others from a full cache: also entries of the snapshot, which are counted
+    /// nevertheless. Keys that are not in the snapshot stay.
     /// Concurrent callers may see only some of the restored entries.
     ///
     /// Checksums detect damage, not manipulation: read snapshots only from files that you trust.

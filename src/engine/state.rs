@@ -5,6 +5,7 @@ use std::sync::OnceLock;
 use std::{
     hash::{BuildHasher, Hash},
     mem,
+    pin::pin,
     sync::{
         Arc, Mutex, MutexGuard,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -12,7 +13,7 @@ use std::{
 };
 
 use rand::{SeedableRng, rngs::SmallRng};
-use tokio::{runtime::Handle, task::JoinHandle};
+use tokio::{runtime::Handle, sync::Notify, task::JoinHandle};
 
 #[cfg(feature = "metrics")]
 use crate::engine::metrics::{Histogram, Slot};
@@ -46,6 +47,8 @@ pub(crate) struct SharedState<K, V, S> {
     #[cfg(feature = "dashboard")]
     pub(crate) inspect: OnceLock<Inspect<K>>,
     task: Mutex<SweeperTask>,
+    /// Wakes tasks that would wait for the sweeper forever, at the end of a shutdown.
+    shut_down: Notify,
 }
 
 /// Converts a text to a key.
@@ -138,6 +141,7 @@ impl<K, V, S> SharedState<K, V, S> {
             #[cfg(feature = "dashboard")]
             inspect: OnceLock::new(),
             task: Mutex::default(),
+            shut_down: Notify::new(),
         }
     }
 
@@ -206,6 +210,22 @@ impl<K, V, S> SharedState<K, V, S> {
         let mut task = lock(&self.task);
         task.ended = true;
         task.handle.take()
+    }
+
+    /// Ends the event streams, and wakes the tasks that wait for [`after_shutdown`](Self::after_shutdown).
+    pub(crate) fn close(&self) {
+        self.publisher.close();
+        self.shut_down.notify_waiters();
+    }
+
+    /// Waits until the cache was shut down.
+    pub(crate) async fn after_shutdown(&self) {
+        let mut shut_down = pin!(self.shut_down.notified());
+        // Before the check, so that no end after it is missed.
+        shut_down.as_mut().enable();
+        if !lock(&self.task).ended {
+            shut_down.await;
+        }
     }
 }
 

@@ -40,6 +40,7 @@ mod many;
 mod many_writes;
 mod model;
 mod panicking_drops;
+mod promises;
 mod refresh_errors;
 mod runtimes;
 #[cfg(feature = "serde")]
