@@ -3,6 +3,7 @@
 use std::{
     hash::{BuildHasher, Hash},
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
+    pin::pin,
     sync::Arc,
     time::Duration,
 };
@@ -217,10 +218,12 @@ where
             true => None,
             false => Some(guard.turn.lock().await),
         };
-        let value = self.peek(key);
         // The closure is called inside, so that a nested call in its synchronous part is detected too. A call that is
         // dropped here has changed nothing, and the next turn begins.
-        let op = ReentrancyScope::run(&guard.turn, async move { change(value).await }).await;
+        let op = {
+            let change = pin!(async move { change(self.peek(key)).await });
+            ReentrancyScope::run(&guard.turn, change).await
+        };
         if let Op::Keep = op {
             return self.peek(key);
         }

@@ -1,6 +1,6 @@
 //! Detection of calls from inside a loader or a `compute_with` closure, which would otherwise wait for themselves.
 
-use std::{cell::RefCell, future::poll_fn, pin::pin, sync::Arc};
+use std::{cell::RefCell, future::poll_fn, pin::Pin, sync::Arc};
 
 thread_local! {
     /// Identities of the flights and turns whose user future is being polled on this thread, the innermost last.
@@ -14,17 +14,20 @@ thread_local! {
 pub(crate) struct ReentrancyScope(usize);
 
 impl ReentrancyScope {
-    /// Awaits `future` as a part of `owner`, a flight or a turn.
-    pub(crate) async fn run<T, F: Future>(owner: &Arc<T>, future: F) -> F::Output {
-        Self::run_all([owner], future).await
+    /// Runs `future` as a part of `owner`, a flight or a turn. The caller pins it, because each function that takes it by
+    /// value would add its size to the future of the call.
+    pub(crate) fn run<'a, T, F: Future>(
+        owner: &'a Arc<T>,
+        future: Pin<&'a mut F>,
+    ) -> impl Future<Output = F::Output> {
+        Self::run_all([owner], future)
     }
 
-    /// Awaits `future` as a part of each of `owners`.
-    pub(crate) async fn run_all<'a, T: 'a, F: Future>(
+    /// Runs `future` as a part of each of `owners`.
+    pub(crate) fn run_all<'a, T: 'a, F: Future>(
         owners: impl AsRef<[&'a Arc<T>]>,
-        future: F,
-    ) -> F::Output {
-        let mut future = pin!(future);
+        mut future: Pin<&'a mut F>,
+    ) -> impl Future<Output = F::Output> {
         poll_fn(move |cx| {
             let owners = owners.as_ref();
             let ids = owners.iter().map(|owner| Arc::as_ptr(owner).addr());
@@ -32,7 +35,6 @@ impl ReentrancyScope {
             let _scope = ReentrancyScope(owners.len());
             future.as_mut().poll(cx)
         })
-        .await
     }
 
     /// Returns whether the current poll is a part of `owner`.

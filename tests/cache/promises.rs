@@ -125,3 +125,29 @@ async fn restore_counts_entries_that_a_full_cache_has_evicted() {
     assert_eq!(few.restore(&snapshot[..]).await.unwrap(), 100);
     assert_eq!(few.len(), 10);
 }
+
+/// The size of a value, next to which that of the rest of a future is small.
+const LARGE: usize = 16_384;
+
+#[tokio::test]
+async fn futures_of_large_values_are_at_most_three_times_as_large() {
+    let cache: Cache<u64, [u8; LARGE]> = Cache::new();
+    let load = async || [0; LARGE];
+    let try_load = async || Ok::<_, ()>([0; LARGE]);
+    let sizes = [
+        ("get", size_of_val(&cache.get(&1))),
+        ("set_ex", size_of_val(&cache.set_ex(1, [0; LARGE], HOUR))),
+        ("compute", size_of_val(&cache.compute(&1, |_| Op::Keep))),
+        ("compute_with", size_of_val(&cache.compute_with(&1, async |_| Op::Keep))),
+        ("get_or_set_with", size_of_val(&cache.get_or_set_with(&1, HOUR, load))),
+        ("get_or_try_set_with", size_of_val(&cache.get_or_try_set_with(&1, HOUR, try_load))),
+        ("get_or_set", size_of_val(&cache.get_or_set(&1, HOUR, load()))),
+        ("refresh_with", size_of_val(&cache.refresh_with(&1, HOUR, load))),
+    ];
+    for (name, size) in sizes {
+        println!("{name}: {:.2}", size as f64 / LARGE as f64);
+    }
+    for (name, size) in sizes {
+        assert!(size < 3 * LARGE + 2_048, "{name}: {size}");
+    }
+}

@@ -259,7 +259,8 @@ where
         let returned = {
             let guards = own_loads.iter().filter_map(|(_, guard)| guard.as_ref());
             let flights: Vec<&Arc<Flight<V>>> = guards.map(|guard| &guard.flight).collect();
-            ReentrancyScope::run_all(flights, async move { loader(keys).await }).await
+            let load = pin!(async move { loader(keys).await });
+            ReentrancyScope::run_all(flights, load).await
         };
         cache.freshness_policy.loads.record(cache.shared.clock.now().since(start), false);
         let mut loaded: Vec<Option<V>> = self.keys.iter().map(|_| None).collect();

@@ -4,6 +4,7 @@ use std::{
     convert::Infallible,
     fmt::Debug,
     hash::{BuildHasher, Hash},
+    pin::pin,
     sync::Arc,
 };
 
@@ -301,7 +302,10 @@ where
     {
         load_guard.begin_load(&ttl);
         let start = self.shared.clock.now();
-        let loaded = ReentrancyScope::run(&load_guard.flight, async move { loader().await }).await;
+        let loaded = {
+            let load = pin!(async move { loader().await });
+            ReentrancyScope::run(&load_guard.flight, load).await
+        };
         self.freshness_policy.loads.record(self.shared.clock.now().since(start), loaded.is_err());
         match loaded {
             Ok(value) => {

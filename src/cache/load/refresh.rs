@@ -6,6 +6,7 @@ use std::{
     fmt::Debug,
     hash::{BuildHasher, Hash},
     panic::{AssertUnwindSafe, catch_unwind},
+    pin::pin,
     sync::{Arc, Mutex, PoisonError},
 };
 
@@ -84,22 +85,26 @@ where
         Fut: Future<Output = V>,
     {
         coop::proceed().await;
-        let mut call = LoadCall::refresh(self.shared.store.locate(key));
-        loop {
-            match self.join_flight(&mut call, key).await {
-                Lookup::Leader(load_guard) => {
-                    let loader = async move || Ok::<_, Infallible>(loader().await);
-                    return match Box::pin(self.run_loader(load_guard, key, ttl, loader)).await {
-                        Ok((value, _)) => value,
-                        Err(never) => match *never {},
-                    };
+        // Boxed, because the future of a load is several times as large as the value.
+        let refresh = Box::pin(async move {
+            let mut call = LoadCall::refresh(self.shared.store.locate(key));
+            loop {
+                match self.join_flight(&mut call, key).await {
+                    Lookup::Leader(load_guard) => {
+                        let loader = async move || Ok::<_, Infallible>(loader().await);
+                        return match self.run_loader(load_guard, key, ttl, loader).await {
+                            Ok((value, _)) => value,
+                            Err(never) => match *never {},
+                        };
+                    }
+                    Lookup::Nested => return loader().await,
+                    Lookup::Loaded(value) => return value,
+                    // A value that another caller found is not a load.
+                    Lookup::Live(_) | Lookup::Failed(_) | Lookup::Again => {}
                 }
-                Lookup::Nested => return loader().await,
-                Lookup::Loaded(value) => return value,
-                // A value that another caller found is not a load.
-                Lookup::Live(_) | Lookup::Failed(_) | Lookup::Again => {}
             }
-        }
+        });
+        refresh.await
     }
 
     /// Starts to reload the value that was `seen`, in the background on a [driven runtime](Self::driven_runtime). Does
@@ -190,13 +195,15 @@ async fn run_refresh<K, V, S, E, F, Fut>(
     Fut: Future<Output = Result<V, E>> + Send + 'static,
 {
     let start = Instant::now();
-    let load = ReentrancyScope::run(&load_guard.flight, async move {
-        let value = loader().await?;
-        let ttl = ttl.with_tags(&value);
-        Ok::<_, E>((value, ttl))
-    });
+    let flight = &load_guard.flight;
     // Without a timer, no limit: a stuck loader then blocks the later loads of its key, but all others proceed.
-    let limited = async {
+    let limited = async move {
+        let load = pin!(async move {
+            let value = loader().await?;
+            let ttl = ttl.with_tags(&value);
+            Ok::<_, E>((value, ttl))
+        });
+        let load = ReentrancyScope::run(flight, load);
         match has_timer() {
             true => timeout(REFRESH_TIMEOUT, load).await.ok(),
             false => Some(load.await),

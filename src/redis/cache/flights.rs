@@ -5,6 +5,7 @@
 
 use std::{
     hash::BuildHasher,
+    pin::pin,
     sync::{Arc, Mutex, MutexGuard},
 };
 
@@ -99,7 +100,7 @@ impl LoadGuard {
 
     /// Awaits `load` and marks the task as running this load.
     pub(super) async fn run<F: Future>(&self, load: F) -> F::Output {
-        ReentrancyScope::run(&self.flight, load).await
+        ReentrancyScope::run(&self.flight, pin!(load)).await
     }
 
     /// Notes that the leader is about to send a request: callers that join from now on do not get its reply.
