@@ -20,7 +20,8 @@ pub(crate) struct TaggedLoads {
     /// Number of removals noted so far. Written under the mutex. Relaxed: a caller whose call began after a removal has
     /// seen its increment.
     removals: AtomicU64,
-    running: Mutex<Running>,
+    /// Boxed: few caches use it.
+    running: Box<Mutex<Running>>,
 }
 
 struct Running {
@@ -36,7 +37,7 @@ impl TaggedLoads {
     pub(crate) fn new() -> Self {
         let running =
             Running { loads: BTreeMap::new(), removed: HashMap::new(), prune_at: MIN_PRUNE_LEN };
-        Self { removals: AtomicU64::new(0), running: Mutex::new(running) }
+        Self { removals: AtomicU64::new(0), running: Box::new(Mutex::new(running)) }
     }
 
     /// Returns the number of removals noted so far.
