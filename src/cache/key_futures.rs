@@ -1,13 +1,15 @@
 //! Futures on a key: [`Cache::expired`] waits for the removal of its value, [`Cache::wait_for`] for a value.
 
 use std::{
+    future::poll_fn,
     hash::{BuildHasher, Hash},
     pin::pin,
     sync::Arc,
+    task::Poll,
 };
 
 use equivalent::Equivalent;
-use tokio::{select, sync::Notify};
+use tokio::sync::Notify;
 
 use super::Cache;
 use crate::engine::{
@@ -82,12 +84,15 @@ where
         // Before an early return: the lookup may have removed an expired value, whose event is due.
         self.shared.publisher.flush();
         let waiter = DepartureWaiter { store, location, waiters: waiters? };
-        select! {
-            // The event first: a shutdown removes expired values before it ends.
-            biased;
-            event = waiter.waiters.event() => Some(event),
-            () = self.shared.after_shutdown() => None,
-        }
+        let mut event = pin!(waiter.waiters.event());
+        let mut shutdown = pin!(self.shared.after_shutdown());
+        // The event first: a shutdown removes expired values before it ends. By hand: `select!` would take part in Tokio's
+        // budget once more.
+        poll_fn(|cx| match event.as_mut().poll(cx) {
+            Poll::Ready(event) => Poll::Ready(Some(event)),
+            Poll::Pending => shutdown.as_mut().poll(cx).map(|()| None),
+        })
+        .await
     }
 
     /// Waits until `key` has a live value, and returns a clone of it.
