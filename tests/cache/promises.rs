@@ -3,7 +3,7 @@
 use std::{future::Future, pin::pin, time::Duration};
 
 use fleeting::{Cache, Cause, Op};
-use futures::poll;
+use futures::FutureExt;
 use tokio::{
     spawn,
     task::yield_now,
@@ -67,7 +67,7 @@ async fn assert_blocked_until_dropped(kept: impl Future, other: impl Future<Outp
     let mut other = pin!(other);
     {
         let mut kept = Box::pin(kept);
-        assert!(poll!(&mut kept).is_pending());
+        assert!(kept.as_mut().now_or_never().is_none());
         assert!(timeout(patience(), &mut other).await.is_err());
     }
     assert_eq!(timeout(patience(), other).await, Ok(2));
