@@ -40,12 +40,7 @@ where
         Q: Hash + Equivalent<K> + ?Sized,
         V: Clone,
     {
-        if self.tracks_access() {
-            return self.get_tracked(key, now, |_, found| found.entry.deadline());
-        }
-        let found = self.read(key, now, |entry| (entry.value.clone(), entry.deadline()));
-        self.reads.count(found.is_some());
-        found
+        self.get_by_deadline(key, now, |_, found| found.entry.deadline())
     }
 
     /// Returns a clone of the live value and its hard deadline, as [`get`](Self::get) does.
@@ -54,10 +49,26 @@ where
         Q: Hash + Equivalent<K> + ?Sized,
         V: Clone,
     {
+        self.get_by_deadline(key, now, |shard, found| {
+            shard.hard_deadline(found).unwrap_or_else(|| found.entry.deadline())
+        })
+    }
+
+    /// Does the work of [`get`](Self::get), and also returns a deadline of the entry: by `read` if reads are tracked,
+    /// and otherwise the only one.
+    #[inline]
+    fn get_by_deadline<Q>(
+        &self,
+        key: &Q,
+        now: &impl Now,
+        read: impl FnOnce(&ShardReadGuard<'_, K, V, ShardState<K, V>>, &FoundEntry<'_, V>) -> Deadline,
+    ) -> Option<(V, Deadline)>
+    where
+        Q: Hash + Equivalent<K> + ?Sized,
+        V: Clone,
+    {
         if self.tracks_access() {
-            return self.get_tracked(key, now, |shard, found| {
-                shard.hard_deadline(found).unwrap_or_else(|| found.entry.deadline())
-            });
+            return self.get_tracked(key, now, read);
         }
         let found = self.read(key, now, |entry| (entry.value.clone(), entry.deadline()));
         self.reads.count(found.is_some());
