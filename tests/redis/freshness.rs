@@ -174,6 +174,16 @@ async fn refresh_ahead_replaces_a_live_value_that_callers_still_get() {
     }
 }
 
+/// Begins to refresh the value 1, which is due, and returns the gate of the loader of 2.
+async fn begin_refresh(cache: &Cache<String, u64>, key: &str, ttl: Duration) -> Gate {
+    let gate = Gate::default();
+    let loader = gate.clone();
+    let hit = cache.get_or_set_with(key, ttl, move || loader.load(2)).await;
+    assert_eq!(hit.unwrap(), 1);
+    gate.has_begun().await;
+    gate
+}
+
 #[tokio::test]
 async fn one_process_refreshes_ahead_at_a_time() {
     let server = Server::shared();
@@ -211,13 +221,7 @@ async fn write_during_a_refresh_takes_precedence_over_the_loaded_value() {
             let key = &*format!("key-{way}");
             let owned = || key.to_owned();
             cache.set_ex(owned(), 1, HOUR).await.unwrap();
-            let gate = Gate::default();
-            let loader = {
-                let gate = gate.clone();
-                move || gate.load(2)
-            };
-            assert_eq!(cache.get_or_set_with(key, HOUR, loader).await.unwrap(), 1);
-            gate.has_begun().await;
+            let gate = begin_refresh(&cache, key, HOUR).await;
             let expected = match way {
                 0 => (cache.set(owned(), 3).await.unwrap(), Some(3)).1,
                 1 => (cache.set_ex(owned(), 3, HOUR).await.unwrap(), Some(3)).1,
@@ -266,14 +270,8 @@ async fn deadline_that_is_set_during_a_refresh_takes_precedence_over_that_of_the
             let key = &*format!("key-{way}-{set:?}");
             let (now, day) = (tokio::time::Instant::now(), 24 * HOUR);
             cache.set_ex(key.to_owned(), 1, set).await.unwrap();
-            let gate = Gate::default();
-            let loader = {
-                let gate = gate.clone();
-                move || gate.load(2)
-            };
             // The loader's TTL is two hours.
-            assert_eq!(cache.get_or_set_with(key, 2 * HOUR, loader).await.unwrap(), 1);
-            gate.has_begun().await;
+            let gate = begin_refresh(&cache, key, 2 * HOUR).await;
             let expected = match way {
                 0 => (cache.expire(key, day).await.unwrap(), Some(day)).1,
                 1 => (cache.expire_at(key, now + day).await.unwrap(), Some(day)).1,
@@ -300,13 +298,7 @@ async fn deadline_that_is_set_during_a_refresh_takes_precedence_over_that_of_the
         for way in 0..4 {
             let key = &*format!("expired-{way}");
             cache.set_ex(key.to_owned(), 1, HOUR).await.unwrap();
-            let gate = Gate::default();
-            let loader = {
-                let gate = gate.clone();
-                move || gate.load(2)
-            };
-            assert_eq!(cache.get_or_set_with(key, HOUR, loader).await.unwrap(), 1);
-            gate.has_begun().await;
+            let gate = begin_refresh(&cache, key, HOUR).await;
             match way {
                 0 => assert!(cache.expire(key, Duration::ZERO).await.unwrap()),
                 1 => assert!(cache.expire(key, Duration::from_millis(5)).await.unwrap()),
@@ -329,13 +321,7 @@ async fn set_keep_ttl_during_a_refresh_takes_precedence_even_if_its_value_has_ex
         let cache = builder.refresh_ahead(DUE).build().unwrap();
         cache.get_or_set_with("warm", HOUR, async || 1).await.unwrap();
         cache.set_ex("ada".into(), 1, HOUR / 120).await.unwrap();
-        let gate = Gate::default();
-        let loader = {
-            let gate = gate.clone();
-            move || gate.load(2)
-        };
-        assert_eq!(cache.get_or_set_with("ada", HOUR, loader).await.unwrap(), 1);
-        gate.has_begun().await;
+        let gate = begin_refresh(&cache, "ada", HOUR).await;
         assert_eq!(cache.set_keep_ttl("ada".into(), 3).await.unwrap(), Some(1));
         // As if half a minute had passed.
         let records = redis::cmd("KEYS").arg("*{ahead-keep-*}:ada").to_owned();
