@@ -12,6 +12,7 @@
 //!    never before its TTL has elapsed, and less than a millisecond after that.
 
 mod live_reads;
+mod loads;
 
 use std::{ops::Range, time::Duration};
 
@@ -32,7 +33,6 @@ const TAGS: &str = include_str!("tags.lua");
 const PRELUDE: &str = include_str!("prelude.lua");
 const KEEP_LOAD: &str = include_str!("keep_load.lua");
 const WITH_TAGS: &str = include_str!("with_tags.lua");
-const FINGERPRINT: &str = include_str!("fingerprint.lua");
 const SUBSCRIBER_PRELUDE: &str = include_str!("subscriber_prelude.lua");
 
 static WRITE: Script =
@@ -44,7 +44,6 @@ static WRITE_TAGGED: Script = Script::new([
     PRELUDE,
     include_str!("write.lua"),
 ]);
-static NOTE_REMOVED_TAG: Script = Script::new([include_str!("note_removed_tag.lua")]);
 static KEEP_TAGS: Script = Script::new([TAGS, include_str!("keep_tags.lua")]);
 static CHANGE: Script = Script::new([
     KEEP_LOAD,
@@ -60,25 +59,10 @@ static COMPARE_AND_SWAP: Script =
 static EXPIRE: Script = Script::new([TAGS, PRELUDE, KEEP_LOAD, include_str!("expire.lua")]);
 static REMOVE: Script = Script::new([TAGS, PRELUDE, include_str!("remove.lua")]);
 static CLEAR: Script = Script::new([TAGS, PRELUDE, include_str!("clear.lua")]);
-/// A full server refuses `SET`, unless the script has already called a command that writes. `UNLINK` is one even if
-/// there is no key.
-static CLEAR_LOADS: Script = Script::new(["\
-    redis.call('UNLINK', KEYS[1])
-    return redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])"]);
 static GET_MANY: Script = Script::new([TAGS, include_str!("get_many.lua")]);
 static READ_MANY: Script = Script::new([TAGS, include_str!("read_many.lua")]);
 static SET_MANY: Script =
     Script::new([TAGS, PRELUDE, include_str!("put.lua"), include_str!("set_many.lua")]);
-static LOOKUP_LEASE: Script = Script::new([TAGS, FINGERPRINT, include_str!("lookup_lease.lua")]);
-static UPDATE_LEASE: Script = Script::new([include_str!("update_lease.lua")]);
-static PUBLISH: Script = Script::new([
-    TAGS,
-    WITH_TAGS,
-    PRELUDE,
-    include_str!("put.lua"),
-    FINGERPRINT,
-    include_str!("publish.lua"),
-]);
 static CREATE_GROUP: Script =
     Script::new([TAGS, PRELUDE, SUBSCRIBER_PRELUDE, include_str!("create_group.lua")]);
 static REMOVE_GROUP: Script =
@@ -123,14 +107,6 @@ pub(super) const MAX_KEYS_PER_READ: usize = 1_000;
 /// Number of value bytes after which a script stops reading. The server executes nothing else in the meantime, and a
 /// reply that takes longer than the client's timeout would be lost.
 const MAX_REPLY_BYTES: usize = 1 << 20;
-
-/// TTL of the value that `clear` changes, in milliseconds: longer than any load. `publish.lua` extends it for a stale
-/// copy that is kept for longer.
-const CLEARED_TTL_MILLIS: u64 = 86_400_000;
-
-/// Maximum number of tags that a shard keeps because they were removed during loads. If more are removed, the values of
-/// loads with tags that are in progress are not stored.
-const MAX_REMOVED_TAGS: usize = 10_000;
 
 impl Commands {
     pub(super) fn new(
@@ -210,13 +186,6 @@ impl Commands {
     /// Removes the values of a shard that have a tag.
     pub(super) fn remove_tag(&self, shard: u16, tag: &str) -> Call<'_> {
         Call::command("UNLINK", &self.version_key(shard, tag.as_bytes()))
-    }
-
-    /// Notes for the loads of a shard that a tag is about to be removed. One key per call, so that no call has to wait
-    /// in a slot that is being moved.
-    pub(super) fn note_removed_tag(&self, shard: u16, tag: &str) -> Call<'_> {
-        let removed_tags = &self.shards[usize::from(shard)].removed_tags;
-        NOTE_REMOVED_TAG.call(&[removed_tags]).arg(tag).arg(MAX_REMOVED_TAGS)
     }
 
     pub(super) fn get_ex(&self, key: &[u8], expiry: Expiry) -> Call<'_> {
@@ -350,14 +319,6 @@ impl Commands {
         self.clear(keys.first().map_or(0, |key| shard(key.as_ref())), keys)
     }
 
-    /// Invalidates all loads in progress and all stale values of a shard.
-    pub(super) fn clear_loads(&self, shard: u16) -> Call<'_> {
-        let cleared = &self.shards[usize::from(shard)].cleared;
-        // Random and not a counter: the key may expire or be evicted, and a counter would then repeat its values.
-        let unique: u64 = rand::make_rng::<SmallRng>().random();
-        CLEAR_LOADS.call(&[cleared]).arg(unique).arg(CLEARED_TTL_MILLIS)
-    }
-
     /// Writes values at keys of one shard.
     pub(super) fn set_many(
         &self,
@@ -372,62 +333,9 @@ impl Commands {
             .fold(call, |call, (key, value)| call.arg(&key[..]).arg(&value[..]).arg(expiry().arg()))
     }
 
-    /// Reads the live value, or the stale value while it is loaded. With `lease`, also takes the lease if there is no
-    /// live value and no other process holds the lease. With `has_tags`, removals of tags are noted during the lease.
-    pub(super) fn lookup_lease(
-        &self,
-        key: &[u8],
-        lease: Option<(&str, Duration)>,
-        has_tags: bool,
-    ) -> Call<'_> {
-        let ShardKeys { cleared, removed_tags, .. } = &self.shards[usize::from(shard(key))];
-        // An empty token takes no lease.
-        let (token, duration) = lease.unwrap_or_default();
-        let keys =
-            [self.keyspace.record(key), self.load_key(key), cleared.clone(), removed_tags.clone()];
-        let call = LOOKUP_LEASE.call(&keys[..if has_tags { 4 } else { 3 }]);
-        call.arg(token).arg(Expiry::of(duration).arg()).arg(CLEARED_TTL_MILLIS)
-    }
-
-    /// Renews a lease held with `token` and hands it to `holder`; a `duration` of zero releases it.
-    pub(super) fn update_lease(
-        &self,
-        key: &[u8],
-        token: &str,
-        duration: Duration,
-        holder: &str,
-        has_tags: bool,
-    ) -> Call<'_> {
-        let removed_tags = self.shards[usize::from(shard(key))].removed_tags.clone();
-        let keys = [self.load_key(key), removed_tags];
-        UPDATE_LEASE
-            .call(&keys[..if has_tags { 2 } else { 1 }])
-            .arg(token)
-            .arg(Expiry::of(duration).arg())
-            .arg(holder)
-    }
-
-    /// Writes a loaded value if the lease with this token and time of its grant is still held. Without `tags`, it keeps
-    /// those of the value that it replaces.
-    pub(super) fn publish(
-        &self,
-        key: &[u8],
-        (token, grant): (&str, &str),
-        value: &[u8],
-        expiry: Expiry,
-        tags: Option<&[String]>,
-    ) -> Call<'_> {
-        let ShardKeys { cleared, removed_tags, .. } = &self.shards[usize::from(shard(key))];
-        let mut keys = self.key_triples(&[key]);
-        keys.push(cleared.clone());
-        if let Some(tags) = tags {
-            keys.push(removed_tags.clone());
-            keys.extend(tags.iter().map(|tag| self.version_key(shard(key), tag.as_bytes())));
-        }
-        let call = self.shard_script(&PUBLISH, shard(key), keys);
-        let call = call.arg(key).arg(token).arg(value).arg(expiry.arg()).arg(self.stale).arg(grant);
-        let Some(tags) = tags else { return call };
-        tags.iter().fold(call.arg(&new_version()[..]), |call, tag| call.arg(tag))
+    /// Returns the error of a key that holds another type.
+    pub(super) fn wrong_type(&self, key: &[u8]) -> Error {
+        Error::WrongType { key: String::from_utf8_lossy(&self.keyspace.record(key)).into_owned() }
     }
 
     /// Returns whether loaded values have a stale window.

@@ -58,8 +58,7 @@ where
             call.send_idempotent(self.client()).await?;
         // The script returns this for another type.
         if ttl == -3 {
-            let record = self.commands().keyspace.record(&key);
-            return Err(Error::WrongType { key: String::from_utf8_lossy(&record).into_owned() });
+            return Err(self.commands().wrong_type(&key));
         }
         self.state.counters.read(&value);
         let Some(value) = value else { return Ok(None) };

@@ -1,7 +1,7 @@
 //! Loader methods. One load runs per key: within a process by [`flights`](super::flights), between processes by a
 //! [`lease`](super::lease).
 
-use std::{borrow::Borrow, convert::Infallible, fmt::Debug, sync::Arc};
+use std::{borrow::Borrow, convert::Infallible, fmt::Debug, mem, sync::Arc};
 
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::{
@@ -194,7 +194,7 @@ where
         F: FnOnce() -> Fut + Send + 'static,
         Fut: Future<Output = Result<V, E>> + Send + 'static,
     {
-        let mut joins = 0;
+        let mut has_joined = false;
         loop {
             if let Some(error) = self.kept_error(key) {
                 return match self.peek_stale(key).await? {
@@ -203,8 +203,7 @@ where
                 };
             }
             let mut guard = self.state.flights.join(key);
-            joins += 1;
-            if joins > 1 {
+            if mem::replace(&mut has_joined, true) {
                 guard.accept_all();
             }
             if guard.is_leader() {

@@ -202,11 +202,7 @@ impl<V: Clone + DeserializeOwned + Send + Sync + 'static> NearCache<V> {
                 std::mem::replace(&mut leaders, rest).into_iter().zip(reply)
             {
                 let reply = match ttl {
-                    -3 => {
-                        let key = self.commands.keyspace.record(leader.key());
-                        let key = String::from_utf8_lossy(&key).into_owned();
-                        Err(Error::WrongType { key })
-                    }
+                    -3 => Err(self.commands.wrong_type(leader.key())),
                     _ => Ok((value, ttl, is_tracked)),
                 };
                 // Decoding runs user code. If it panics, the waiters get no answer and decode the value themselves, so

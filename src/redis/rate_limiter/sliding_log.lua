@@ -1,5 +1,5 @@
 -- Window::Log: the times of the calls that passed. A call counts for `per` from its time on, so the window is
--- (now - per, now]. All limits count the same calls, each from its own head on. The step is not used.
+-- (now - per, now]. Each limit counts from its own head on. The step is not used.
 --
 -- KEYS, ARGV and the reply are documented in prelude.lua. The position of a charge is the number of the call since the
 -- creation of the state.
