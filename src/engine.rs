@@ -1,11 +1,11 @@
 //! The layer below all public types: clock, store, sweeper, event streams, metrics. Nothing in here depends on `cache`,
 //! `rate_limit` or any other module above it.
 
+pub(crate) mod bound;
 pub(crate) mod clock;
 pub(crate) mod coop;
 pub(crate) mod counters;
 pub(crate) mod event;
-pub(crate) mod eviction;
 pub(crate) mod hasher;
 #[cfg(all(test, shuttle))]
 mod interleavings;
@@ -29,4 +29,5 @@ pub(crate) mod text;
 pub(crate) mod threads;
 pub(crate) mod to_key;
 pub(crate) mod ttl;
+pub(crate) mod victims;
 pub(crate) mod waiters;

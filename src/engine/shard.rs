@@ -203,7 +203,7 @@ where
         if let Some(earliest) = self.guard.parts().1.index.note_deadline(bucket, deadline) {
             self.context.note_earliest_expiry(shard, earliest);
         }
-        // After the shard's own earliest expiry: see `Store::expire_to_fit`.
+        // After the shard's own earliest expiry: see `MakeRoom::expire_to_fit`.
         if let Some(bound) = self.context.evicting_bound() {
             bound.note_deadline(deadline);
         }
@@ -232,14 +232,17 @@ where
         }
     }
 
-    /// Passes the entry of a new key to the eviction policy.
+    /// Passes the entry of a new key to the eviction policy, and adds its weight. Returns how much of it is above the
+    /// bound, which the caller must evict.
     #[inline]
-    pub(crate) fn note_inserted(&mut self, bucket: usize, hash: u64, weight: u32) {
+    pub(crate) fn note_inserted(&mut self, bucket: usize, hash: u64, weight: u32) -> u64 {
+        let Some(bound) = self.context.evicting_bound() else { return 0 };
         let (table, state) = self.guard.parts();
         let len = table.len();
         if let Some(eviction) = &mut state.side_tables.eviction {
             eviction.inserted(bucket, hash, weight, len);
         }
+        bound.adjust(u64::from(weight), self.take_freed())
     }
 
     /// Records an overwritten entry's access and new weight. Returns how much the weight grew beyond the bound, which

@@ -23,11 +23,11 @@
 //!    a shard.
 
 mod batch;
+mod bounded;
 mod change;
 mod clear;
 #[cfg(feature = "serde")]
 mod copy;
-mod evict;
 mod lifetime;
 mod raw_entry;
 mod read;
@@ -61,6 +61,19 @@ pub(crate) use self::{
 pub(crate) use crate::engine::shard::tags::Tag;
 #[cfg(feature = "redis")]
 pub(crate) use crate::engine::waiters::wait_map::{Joined, WaitMap};
+pub(crate) use crate::engine::{
+    bound::limit::Weigher,
+    counters::bump,
+    event::{
+        departure::{Cause, Departure},
+        journal::Journal,
+    },
+    shard::{entry::Entry, sweep::ShardPass, table_cursor::TableCursor},
+    waiters::{
+        DepartureWaiters, Member, Turn,
+        flight::{Failure, Flight, Lookup, Preceding},
+    },
+};
 use crate::engine::{
     clock::Now,
     counters::{Counts, ReadCounters},
@@ -71,19 +84,6 @@ use crate::engine::{
     },
     sync::Mutex,
     waiters::tagged_loads::TaggedLoads,
-};
-pub(crate) use crate::engine::{
-    counters::bump,
-    event::{
-        departure::{Cause, Departure},
-        journal::Journal,
-    },
-    eviction::bound::Weigher,
-    shard::{entry::Entry, sweep::ShardPass, table_cursor::TableCursor},
-    waiters::{
-        DepartureWaiters, Member, Turn,
-        flight::{Failure, Flight, Lookup, Preceding},
-    },
 };
 
 /// The entries of a cache, in shards that are locked one by one.
@@ -200,10 +200,21 @@ where
         Location { hash, index: self.shards.index_of(hash) }
     }
 
+    /// Returns the data that all shards share.
+    #[inline]
+    pub(in crate::engine) fn context(&self) -> &ShardContext<K, V, S> {
+        &self.context
+    }
+
     /// Locks a shard for writing.
     #[inline]
-    fn lock_shard(&self, index: usize) -> Shard<'_, K, V, S> {
+    pub(in crate::engine) fn lock_shard(&self, index: usize) -> Shard<'_, K, V, S> {
         Shard::new(&self.context, self.shards.write(index))
+    }
+
+    /// Locks a shard for writing, unless it is locked.
+    pub(in crate::engine) fn try_lock_shard(&self, index: usize) -> Option<Shard<'_, K, V, S>> {
+        self.shards.try_write(index).map(|locked| Shard::new(&self.context, locked))
     }
 
     /// Locks the shard of a key for writing. The key's entry is then in the current table if it exists: a writer need
@@ -242,6 +253,11 @@ where
         locked.remove(bucket, Cause::Expired, now, &mut drop_queue);
         drop(locked);
         drop_queue.drop_all();
+    }
+
+    #[cfg(all(test, not(shuttle)))]
+    pub(crate) fn is_shrinking(&self, shard: usize) -> bool {
+        self.shards.read(shard).is_shrinking()
     }
 
     /// Returns the number of buckets of a shard, and its capacity.

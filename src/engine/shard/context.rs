@@ -8,10 +8,10 @@ use std::{
 
 use super::tags::TagRemovals;
 use crate::engine::{
+    bound::limit::{Bound, is_due},
     clock::{Deadline, Now},
     counters::DepartureCounters,
     event::journal::Journal,
-    eviction::bound::{self, Bound},
     sync::atomic::{
         AtomicU64, AtomicUsize,
         Ordering::{Relaxed, SeqCst},
@@ -68,7 +68,7 @@ impl<K, V, S> ShardContext<K, V, S> {
     /// Returns whether an entry of this shard may have expired.
     #[inline]
     pub(crate) fn is_due(&self, shard: usize, now: &impl Now) -> bool {
-        bound::is_due(self.meta[shard].earliest_expiry.load(Relaxed), now)
+        is_due(self.meta[shard].earliest_expiry.load(Relaxed), now)
     }
 
     /// Returns the hash of a key that is already in the store, or 0 if `Hash` panics. A panic while a table is rehashed

@@ -6,7 +6,7 @@ use super::{Shard, entry::Entry, remove::DropQueue};
 use crate::engine::{
     clock::Now,
     event::departure::Cause,
-    eviction::{EvictionState, policy::Policy},
+    victims::{EvictionState, policy::Policy},
 };
 
 /// Maximum number of live entries that are evicted under one lock. A small shard evicts fewer: an eighth of its

@@ -4,7 +4,7 @@
 use super::tags::{TagSet, TagSets};
 use crate::engine::{
     clock::Deadline,
-    eviction::{EvictionState, OldEvictionState},
+    victims::{EvictionState, OldEvictionState},
 };
 
 /// The side tables of the current table.

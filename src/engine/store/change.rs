@@ -8,7 +8,7 @@ use std::{
 
 use equivalent::Equivalent;
 
-use super::{Location, Store, evict::Exempt};
+use super::{Location, Store};
 use crate::engine::{
     clock::{Deadline, Now},
     event::departure::Cause,
@@ -59,7 +59,7 @@ where
         locked.bump_write_version(location.hash, key);
         let entry = locked.entry_at_mut(bucket);
         let changed = catch_unwind(AssertUnwindSafe(|| change(&mut entry.value)));
-        let weighed = self.weigh_changed(locked, Exempt { location, bucket }, now);
+        let weighed = self.weigh_changed(locked, (location, bucket), now);
         match changed.and_then(|changed| weighed.map(|()| changed)) {
             Ok(changed) => Some(changed),
             Err(panic) => resume_unwind(panic),
@@ -123,18 +123,17 @@ where
     fn weigh_changed(
         &self,
         mut locked: Shard<'_, K, V, S>,
-        exempt @ Exempt { bucket, .. }: Exempt,
+        changed @ (_, bucket): (Location, usize),
         now: &impl Now,
     ) -> thread::Result<()> {
-        let Some(bound) = self.context.evicting_bound() else { return Ok(()) };
+        let Some(room) = self.make_room() else { return Ok(()) };
         let (key, entry) = locked.entry_at(bucket).expect("the found bucket is full");
-        let weight = catch_unwind(AssertUnwindSafe(|| bound.weigh(key, &entry.value)));
+        let weight = catch_unwind(AssertUnwindSafe(|| self.weigh(key, &entry.value).unwrap_or(1)));
         let mut drop_queue = DropQueue::new();
         match weight {
-            Ok(weight) if u64::from(weight) <= bound.limit() => {
+            Ok(weight) if !room.is_too_heavy(weight) => {
                 let to_evict = locked.update_weight(bucket, weight);
-                self.note_written(exempt.location);
-                self.evict_to_fit(locked, exempt, to_evict, now, &mut drop_queue);
+                room.after_write(locked, changed, to_evict, now, &mut drop_queue);
             }
             _ => {
                 locked.remove(bucket, Cause::Evicted, now, &mut drop_queue);

@@ -37,7 +37,7 @@ where
 
     /// Returns the stale cutoff: entries that expired by then are past their stale window.
     #[inline]
-    pub(super) fn stale_cutoff(&self, now: Tick) -> Tick {
+    pub(in crate::engine) fn stale_cutoff(&self, now: Tick) -> Tick {
         now.earlier(self.stale_window)
     }
 

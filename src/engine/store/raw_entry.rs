@@ -7,7 +7,7 @@ use equivalent::Equivalent;
 
 use super::{Location, Store};
 use crate::engine::{
-    eviction::bound::Bound,
+    bound::limit::Bound,
     shard::{Shard, entry::Entry},
 };
 

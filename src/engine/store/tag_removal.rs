@@ -155,7 +155,11 @@ where
 
     /// Continues the purge of the writers at the bound in the next windows, until `to_free` of weight is freed. Returns
     /// the number of examined entries, or `None` if there are no more entries to purge.
-    pub(super) fn continue_tag_purge(&self, mut to_free: u64, now: &impl Now) -> Option<usize> {
+    pub(in crate::engine) fn continue_tag_purge(
+        &self,
+        mut to_free: u64,
+        now: &impl Now,
+    ) -> Option<usize> {
         // Taken out while it is in use: removing entries runs user code, which may panic.
         let mut purge = self.swap_tag_purge(None).or_else(|| self.begin_tag_purge())?;
         let (position, mut is_held_back, mut examined) = (purge.cursor, false, 0);

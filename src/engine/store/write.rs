@@ -8,7 +8,7 @@ use std::{
 use equivalent::Equivalent;
 use tokio::sync::Notify;
 
-use super::{Location, Store, evict::Exempt};
+use super::{Location, Store};
 use crate::engine::{
     clock::{Deadline, Now},
     event::departure::Cause,
@@ -195,8 +195,8 @@ where
         V: Clone,
     {
         let location @ Location { hash, .. } = new.location;
-        if let Some(bound) = self.context.evicting_bound() {
-            self.expire_to_fit(bound, u64::from(new.weight.unwrap_or(1)), now);
+        if let Some(room) = self.make_room() {
+            room.before_write(u64::from(new.weight()), now);
         }
         let locked = self.lock_key(location, new.key(), now);
         // Searched before anything is reserved: most writes replace a value, and an insert may have to grow the table.
@@ -264,13 +264,10 @@ where
             }
             None => self.insert_or_discard(&mut locked, new, now, &mut drop_queue),
         };
-        if stored.bucket.is_some() {
-            self.note_written(location);
-        }
-        match stored.bucket {
-            Some(bucket) if stored.to_evict > 0 => {
-                let exempt = Exempt { location, bucket };
-                self.evict_to_fit(locked, exempt, stored.to_evict, now, &mut drop_queue);
+        match (stored.bucket, self.make_room()) {
+            (Some(bucket), Some(room)) => {
+                let written = (location, bucket);
+                room.after_write(locked, written, stored.to_evict, now, &mut drop_queue);
             }
             _ => drop(locked),
         }
@@ -292,11 +289,9 @@ where
         new: &NewEntry<K, V>,
         now: &impl Now,
     ) -> bool {
-        let Some(bound) = self.context.evicting_bound() else { return true };
+        let Some(room) = self.make_room() else { return true };
         let more = new.weight().saturating_sub(locked.weight(found.bucket));
-        !found.is_expired
-            && u64::from(new.weight()) <= bound.limit()
-            && (bound.excess_of(u64::from(more)) == 0 || !now.is_expired(new.deadline))
+        !found.is_expired && room.refuse(new.weight(), more, new.deadline, now).is_none()
     }
 
     /// Overwrites the value of an entry. An expired value was not replaced: its departure is recorded as `Expired`,
@@ -334,31 +329,16 @@ where
     ) -> Stored<V> {
         let (hash, weight) = (new.location.hash, new.weight());
         let entry = Entry::new(new.take_value(), new.deadline);
-        let Some(bound) = self.context.evicting_bound() else {
-            let bucket = locked.insert(hash, new.take_key(), entry);
-            locked.write_side_tables(bucket, new.hard_deadline, new.tags.take());
-            return Stored { replaced: None, bucket: Some(bucket), to_evict: 0 };
-        };
-        let excess = bound.excess_of(u64::from(weight));
-        let discard_cause = match () {
-            () if u64::from(weight) > bound.limit() => Some(Cause::Evicted),
-            // No live entry is evicted for a value that has already expired.
-            () if excess > 0 && now.is_expired(new.deadline) => Some(Cause::Expired),
-            () => None,
-        };
-        if let Some(cause) = discard_cause {
-            locked.depart(new.take_key(), entry, cause, now, drop_queue);
-            return Stored { replaced: None, bucket: None, to_evict: 0 };
-        }
-        // Expired entries and values with removed tags are removed before live ones are evicted: `evict_to_fit` does
-        // both after this insert.
-        if excess > 0 && bound.deferred() == 0 && !self.may_have_unreadable(bound, now) {
-            locked.evict(excess, [], now, drop_queue);
+        if let Some(room) = self.make_room() {
+            if let Some(cause) = room.refuse(weight, weight, new.deadline, now) {
+                locked.depart(new.take_key(), entry, cause, now, drop_queue);
+                return Stored { replaced: None, bucket: None, to_evict: 0 };
+            }
+            room.before_insert(locked, weight, now, drop_queue);
         }
         let bucket = locked.insert(hash, new.take_key(), entry);
-        locked.note_inserted(bucket, hash, weight);
+        let to_evict = locked.note_inserted(bucket, hash, weight);
         locked.write_side_tables(bucket, new.hard_deadline, new.tags.take());
-        let to_evict = bound.adjust(u64::from(weight), locked.take_freed());
         Stored { replaced: None, bucket: Some(bucket), to_evict }
     }
 

@@ -1,23 +1,25 @@
-//! Eviction: removes entries so that the store stays within its bound after each write.
+//! Making room: the only door by which a write frees space in a store that evicts. It does so at five moments:
 //!
-//! 1. Expired entries, and values with removed tags, are removed first, regardless of their shard:
-//!    [`Store::expire_to_fit`].
-//! 2. Then live entries of the written shard are evicted, under the same lock as the write. Entries of other shards are
-//!    evicted only if that shard has too few. No two shards are locked at the same time.
-//! 3. A writer frees the weight by which its own write exceeded the bound, and does so before it returns. A removal
-//!    releases its weight under the lock of its shard.
+//! | moment | function | what is removed |
+//! | --- | --- | --- |
+//! | before the lock | [`MakeRoom::before_write`] | unreadable entries of any shard: expired, or with a removed tag |
+//! | before an insert, under its lock | [`MakeRoom::before_insert`] | live entries of the written shard |
+//! | when the weight is counted | [`Shard::note_inserted`], [`Shard::update_weight`] | nothing: they return what is left to evict |
+//! | after the write | [`MakeRoom::after_write`] | live entries of the written shard, then those of any |
+//! | later | [`Store::evict_deferred`] | what a write left to the next ones, since it was too much for one call |
+//!
+//! No two shards are locked at the same time. A writer frees the weight by which its own write exceeded the bound, and
+//! does so before it returns. A removal releases its weight under the lock of its shard.
 
 use std::hash::{BuildHasher, Hash};
 
-use super::{Location, Store};
+use super::limit::Bound;
 use crate::engine::{
-    clock::Now,
-    eviction::{
-        bound::{Bound, Weigher},
-        policy::Policy,
-    },
+    clock::{Deadline, Now},
+    event::departure::Cause,
     panics,
     shard::{Shard, remove::DropQueue},
+    store::{Location, Store},
     sync::atomic::{
         Ordering::{Relaxed, SeqCst},
         fence,
@@ -36,11 +38,10 @@ const MAX_PURGE_COST: usize = 16_384;
 /// Number of entries that take as long to examine as a lock, so that one call visits at most 1,024 shards.
 const PURGE_COST_OF_LOCK: usize = 16;
 
-/// An entry that must not be evicted, since it was just written.
-#[derive(Clone, Copy)]
-pub(super) struct Exempt {
-    pub(super) location: Location,
-    pub(super) bucket: usize,
+/// A store that evicts, as a write sees it.
+pub(in crate::engine) struct MakeRoom<'a, K, V, S> {
+    store: &'a Store<K, V, S>,
+    bound: &'a Bound<K, V>,
 }
 
 impl<K, V, S> Store<K, V, S>
@@ -48,59 +49,23 @@ where
     K: Hash + Eq,
     S: BuildHasher + Clone,
 {
-    /// Evicts entries from now on so that the total weight stays within `limit`. The same seeds and the same calls lead
-    /// to the same evictions.
-    pub(crate) fn evicting(
-        mut self,
-        limit: u64,
-        weigher: Option<Weigher<K, V>>,
-        mut seed: impl FnMut() -> u64,
-    ) -> Self {
-        let first = Policy::new(seed());
-        for index in 0..self.shard_count() {
-            let policy = first.for_another_shard(seed());
-            self.lock_shard(index).track_evictions(policy, weigher.is_some());
-        }
-        self.context.bound = Some(Box::new(Bound::new(limit, weigher, true)));
-        self
-    }
-
-    /// Returns the total weight of all entries; without a weigher, their number.
-    pub(crate) fn weight(&self) -> u64 {
-        match &self.context.bound {
-            Some(bound) => bound.used(),
-            None => self.len() as u64,
-        }
-    }
-
-    /// Returns the bound on the total weight, if there is one.
-    #[cfg(feature = "metrics")]
-    pub(crate) fn limit(&self) -> Option<u64> {
-        self.context.bound.as_ref().map(|bound| bound.limit())
-    }
-
-    /// Returns the weight of a new entry, if this store evicts.
+    /// Returns the door by which a write frees space, if this store evicts.
     #[inline]
-    pub(crate) fn weigh(&self, key: &K, value: &V) -> Option<u32> {
-        self.context.evicting_bound().map(|bound| bound.weigh(key, value))
-    }
-
-    /// Returns whether entries are weighed by a weigher; `None` if this store does not evict.
-    pub(crate) fn has_weigher(&self) -> Option<bool> {
-        self.context.evicting_bound().map(Bound::has_weigher)
+    pub(in crate::engine) fn make_room(&self) -> Option<MakeRoom<'_, K, V, S>> {
+        self.context().evicting_bound().map(|bound| MakeRoom { store: self, bound })
     }
 
     /// Changes the limit. The caller must then call [`evict_some`](Self::evict_some) until it returns 0.
     pub(crate) fn set_limit(&self, limit: u64) {
-        if let Some(bound) = &self.context.bound {
+        if let Some(bound) = &self.context().bound {
             bound.set_limit(limit);
         }
     }
 
     /// Evicts some of the excess from the next shard. Returns the remaining excess.
     pub(crate) fn evict_some(&self, now: &impl Now) -> u64 {
-        let Some(bound) = &self.context.bound else { return 0 };
-        let has_no_expired = self.expire_to_fit(bound, 0, now);
+        let Some(room @ MakeRoom { bound, .. }) = self.make_room() else { return 0 };
+        let has_no_expired = room.before_write(0, now);
         let excess = bound.excess();
         if excess > 0 && has_no_expired {
             let index = bound.next_shard(self.shard_count());
@@ -113,69 +78,170 @@ where
         bound.excess()
     }
 
-    /// Records a write, which may have to help with the evictions that others have deferred. Called under the lock of
-    /// the written shard, so that an eviction that is under way sees it before it chooses victims there.
-    #[inline]
-    pub(super) fn note_written(&self, location: Location) {
-        if let Some(bound) = self.context.evicting_bound() {
-            bound.note_written(location.hash());
-        }
-    }
-
     /// Returns whether some writes have deferred evictions. The caller is about to end a write, and must then call
     /// [`evict_deferred`](Self::evict_deferred) until it returns false.
     #[inline]
     pub(crate) fn has_deferred_evictions(&self) -> bool {
-        self.context.evicting_bound().is_some_and(|bound| bound.deferred() > 0)
+        self.make_room().is_some_and(|room| room.bound.deferred.weight() > 0)
     }
 
     /// Evicts a part of the weight whose eviction was deferred. Returns whether there is more.
     pub(crate) fn evict_deferred(&self, now: &impl Now) -> bool {
-        let Some(bound) = self.context.evicting_bound() else { return false };
-        if bound.deferred() == 0 {
-            return false;
-        }
-        // Before the turn, as this drops values: their `Drop` may write to this cache, and so wait for the turn.
-        if !self.expire_to_fit(bound, 0, now) {
-            return true;
-        }
-        let mut drop_queue = DropQueue::new();
-        if let Some(turn) = bound.try_begin_turn() {
-            let deferred = bound.deferred();
-            // Other writers and removals may have freed weight in the meantime.
-            let to_evict = deferred.min(bound.excess());
-            let exempt = || bound.exempt_from_deferred().map(|hash| self.locate_hash(hash));
-            match self.evict_for_both(bound, to_evict, &exempt, now, &mut drop_queue) {
-                0 => turn.settle(deferred),
-                remaining => turn.settle(to_evict - remaining),
-            }
-        }
-        drop_queue.drop_all();
-        bound.deferred() > 0
+        self.make_room().is_some_and(|room| room.evict_deferred(now))
     }
+}
 
+impl<K, V, S> MakeRoom<'_, K, V, S>
+where
+    K: Hash + Eq,
+    S: BuildHasher + Clone,
+{
     /// Removes expired entries of any shard, window by window, and then values with removed tags, as long as `weight`
     /// more would exceed the limit. Returns false if it stopped earlier, because it has kept its worker for long.
     ///
     /// An index moment may be too early. So some windows are examined without finding an expired entry; each such
     /// examination corrects the index.
     #[inline]
-    pub(super) fn expire_to_fit(&self, bound: &Bound<K, V>, weight: u64, now: &impl Now) -> bool {
-        if bound.excess_with(weight) == 0 || !self.may_have_unreadable(bound, now) {
+    pub(in crate::engine) fn before_write(&self, weight: u64, now: &impl Now) -> bool {
+        if self.bound.excess_with(weight) == 0 || !self.may_have_unreadable(now) {
             return true;
         }
-        self.expire_windows_to_fit(bound, weight, now)
+        self.expire_to_fit(weight, now)
+    }
+
+    /// Returns the cause by which a value departs that is not stored: its `weight` exceeds the limit, or it has already
+    /// expired and a live entry would have to be evicted for it. `more` is by how much it weighs more than what it
+    /// replaces.
+    #[inline]
+    pub(in crate::engine) fn refuse(
+        &self,
+        weight: u32,
+        more: u32,
+        deadline: Deadline,
+        now: &impl Now,
+    ) -> Option<Cause> {
+        if self.is_too_heavy(weight) {
+            return Some(Cause::Evicted);
+        }
+        let is_full = self.bound.excess_of(u64::from(more)) > 0;
+        (is_full && now.is_expired(deadline)).then_some(Cause::Expired)
+    }
+
+    /// Returns whether an entry of this weight exceeds the limit by itself.
+    #[inline]
+    pub(in crate::engine) fn is_too_heavy(&self, weight: u32) -> bool {
+        u64::from(weight) > self.bound.limit()
+    }
+
+    /// Evicts live entries of the locked shard for a new entry, unless unreadable ones of any shard or deferred weight
+    /// come first: [`after_write`](Self::after_write) removes these.
+    #[inline]
+    pub(in crate::engine) fn before_insert(
+        &self,
+        locked: &mut Shard<'_, K, V, S>,
+        weight: u32,
+        now: &impl Now,
+        drop_queue: &mut DropQueue<K, V>,
+    ) {
+        let excess = self.bound.excess_of(u64::from(weight));
+        if excess > 0 && self.bound.deferred.weight() == 0 && !self.may_have_unreadable(now) {
+            locked.evict(excess, [], now, drop_queue);
+        }
+    }
+
+    /// Evicts `to_evict` of weight for the entry that was just written to `bucket`, and unlocks its shard. Evicts
+    /// entries of the same shard first; if these are too few, or unreadable ones may be in any shard, continues after
+    /// the unlock. Very many evictions are deferred: see [`evict_deferred`](Store::evict_deferred).
+    #[inline]
+    pub(in crate::engine) fn after_write(
+        &self,
+        mut locked: Shard<'_, K, V, S>,
+        (location, bucket): (Location, usize),
+        mut to_evict: u64,
+        now: &impl Now,
+        drop_queue: &mut DropQueue<K, V>,
+    ) {
+        // Under the lock, so that an eviction of deferred weight that is under way sees it before it chooses victims
+        // here.
+        self.bound.deferred.note_written(location.hash());
+        if to_evict == 0 {
+            return;
+        }
+        // The entry of an earlier write that has deferred evictions is exempt, too, and is in any shard.
+        let has_deferred = self.bound.deferred.weight() > 0;
+        if !has_deferred && !self.may_have_unreadable(now) {
+            let freed = locked.evict(to_evict, [Some(bucket)], now, drop_queue);
+            to_evict = to_evict.saturating_sub(freed);
+        }
+        drop(locked);
+        if to_evict > 0 {
+            self.evict_after_unlock(location, to_evict, has_deferred, now, drop_queue);
+        }
+    }
+
+    /// Evicts entries of any shard for the one that was written at `location`, and defers what takes long.
+    #[cold]
+    fn evict_after_unlock(
+        &self,
+        location: Location,
+        to_evict: u64,
+        has_deferred: bool,
+        now: &impl Now,
+        drop_queue: &mut DropQueue<K, V>,
+    ) {
+        let deferred = &self.bound.deferred;
+        // Expired entries of any shard first, and live ones if none of them is left.
+        let remaining = match self.before_write(0, now) {
+            true => {
+                let earlier = match has_deferred {
+                    true => self.store.locate_hash(deferred.deferred_for()),
+                    false => location,
+                };
+                self.evict_for_both(to_evict, &|| [earlier, location], now, drop_queue)
+            }
+            false => to_evict,
+        };
+        if remaining > 0 {
+            deferred.add(remaining, location.hash());
+            // If the call is cancelled, the sweeper evicts the rest.
+            self.store.journal().request_wake();
+        }
+    }
+
+    fn evict_deferred(&self, now: &impl Now) -> bool {
+        let Self { bound, store } = self;
+        if bound.deferred.weight() == 0 {
+            return false;
+        }
+        // Before the turn, as this drops values: their `Drop` may write to this cache, and so wait for the turn.
+        if !self.before_write(0, now) {
+            return true;
+        }
+        let mut drop_queue = DropQueue::new();
+        if let Some(turn) = bound.deferred.try_begin_turn() {
+            let deferred = bound.deferred.weight();
+            // Other writers and removals may have freed weight in the meantime.
+            let to_evict = deferred.min(bound.excess());
+            let exempt = || bound.deferred.exempt().map(|hash| store.locate_hash(hash));
+            match self.evict_for_both(to_evict, &exempt, now, &mut drop_queue) {
+                0 => turn.settle(deferred),
+                remaining => turn.settle(to_evict - remaining),
+            }
+        }
+        drop_queue.drop_all();
+        bound.deferred.weight() > 0
     }
 
     /// Returns whether entries may be resident that no look-up returns: expired ones, and values with removed tags.
     /// They are removed before live ones are evicted.
     #[inline]
-    pub(super) fn may_have_unreadable(&self, bound: &Bound<K, V>, now: &impl Now) -> bool {
-        bound.may_have_expired(now) || self.has_tag_removals()
+    fn may_have_unreadable(&self, now: &impl Now) -> bool {
+        self.bound.may_have_expired(now) || self.store.has_tag_removals()
     }
 
     #[cold]
-    fn expire_windows_to_fit(&self, bound: &Bound<K, V>, weight: u64, now: &impl Now) -> bool {
+    fn expire_to_fit(&self, weight: u64, now: &impl Now) -> bool {
+        let Self { bound, store } = self;
         let mut steps = 0;
         while bound.excess_with(weight) > 0 && bound.may_have_expired(now) {
             if steps == MAX_EXPIRY_STEPS {
@@ -183,16 +249,16 @@ where
             }
             steps += 1;
             bound.earliest_expiry.store(u64::MAX, Relaxed);
-            // Store buffering, with `Store::note_deadline`, which stores the earliest expiry of its shard, and only
+            // Store buffering, with `Shard::note_deadline`, which stores the earliest expiry of its shard, and only
             // then, after a fence, reads the bound's: after this fence, either the loads of `meta` below return a
             // writer's earlier deadline, or that writer sees `u64::MAX` here and lowers it again. A writer that does
             // not lower its shard's earliest expiry follows, under the same lock, one that did.
             fence(SeqCst);
             let mut earliest = u64::MAX;
-            for shard in 0..self.shard_count() {
-                let found = match self.context.is_due(shard, now) {
+            for shard in 0..store.shard_count() {
+                let found = match store.context().is_due(shard, now) {
                     true => self.expire_window(shard, now),
-                    false => Some(self.context.meta[shard].earliest_expiry.load(Relaxed)),
+                    false => Some(store.context().meta[shard].earliest_expiry.load(Relaxed)),
                 };
                 // The shards after this one were not examined, so nothing is known of their earliest expiry.
                 earliest = earliest.min(found.unwrap_or(0));
@@ -203,8 +269,8 @@ where
             // A minimum: writers may have noted earlier deadlines since.
             bound.earliest_expiry.fetch_min(earliest, SeqCst);
         }
-        if self.has_tag_removals() {
-            self.purge_tags_to_fit(bound, weight, now);
+        if store.has_tag_removals() {
+            self.purge_tags_to_fit(weight, now);
         }
         true
     }
@@ -213,14 +279,14 @@ where
     /// index shows where they are, so one call examines a limited number of entries, and the next writer continues
     /// there: each removal of a tag costs the writers at most about one pass over the table.
     #[cold]
-    fn purge_tags_to_fit(&self, bound: &Bound<K, V>, weight: u64, now: &impl Now) {
+    fn purge_tags_to_fit(&self, weight: u64, now: &impl Now) {
         let mut cost = 0;
         while cost < MAX_PURGE_COST {
-            let to_free = bound.excess_with(weight);
+            let to_free = self.bound.excess_with(weight);
             if to_free == 0 {
                 return;
             }
-            let Some(examined) = self.continue_tag_purge(to_free, now) else { return };
+            let Some(examined) = self.store.continue_tag_purge(to_free, now) else { return };
             cost += examined + PURGE_COST_OF_LOCK;
         }
     }
@@ -229,52 +295,12 @@ where
     /// none of its entries expires.
     fn expire_window(&self, shard: usize, now: &impl Now) -> Option<u64> {
         let mut expired = Vec::new();
-        let mut locked = self.lock_shard(shard).unless_moving().ok()?;
+        let mut locked = self.store.lock_shard(shard).unless_moving().ok()?;
         let now = now.tick();
-        let nothing_before = locked.expire_window(self.stale_cutoff(now), now, &mut expired);
+        let nothing_before = locked.expire_window(self.store.stale_cutoff(now), now, &mut expired);
         drop(locked);
         panics::drop_all(expired);
         nothing_before
-    }
-
-    /// Evicts `to_evict` of weight for the entry that was just written, and unlocks its shard. Evicts entries of the
-    /// same shard first; if these are too few, or entries of any shard may have expired, continues after the unlock.
-    /// Very many evictions are deferred: see [`evict_deferred`](Self::evict_deferred).
-    pub(super) fn evict_to_fit(
-        &self,
-        mut locked: Shard<'_, K, V, S>,
-        exempt: Exempt,
-        mut to_evict: u64,
-        now: &impl Now,
-        drop_queue: &mut DropQueue<K, V>,
-    ) {
-        let Some(bound) = self.context.evicting_bound() else { return };
-        // The entry of an earlier write that has deferred evictions is exempt, too, and is in any shard.
-        let has_deferred = bound.deferred() > 0;
-        if to_evict > 0 && !has_deferred && !self.may_have_unreadable(bound, now) {
-            let freed = locked.evict(to_evict, [Some(exempt.bucket)], now, drop_queue);
-            to_evict = to_evict.saturating_sub(freed);
-        }
-        drop(locked);
-        if to_evict > 0 {
-            // Expired entries of any shard first, and live ones if none of them is left.
-            let remaining = match self.expire_to_fit(bound, 0, now) {
-                true => {
-                    let earlier = match has_deferred {
-                        true => self.locate_hash(bound.deferred_for()),
-                        false => exempt.location,
-                    };
-                    let exempt = || [earlier, exempt.location];
-                    self.evict_for_both(bound, to_evict, &exempt, now, drop_queue)
-                }
-                false => to_evict,
-            };
-            if remaining > 0 {
-                bound.defer(remaining, exempt.location.hash());
-                // If the call is cancelled, the sweeper evicts the rest.
-                self.context.journal.request_wake();
-            }
-        }
     }
 
     /// Evicts at most `to_evict` of live entries of any shard, as [`evict_from_any_shard`](Self::evict_from_any_shard)
@@ -283,17 +309,16 @@ where
     #[cold]
     fn evict_for_both(
         &self,
-        bound: &Bound<K, V>,
         to_evict: u64,
         exempt: &dyn Fn() -> [Location; 2],
         now: &impl Now,
         drop_queue: &mut DropQueue<K, V>,
     ) -> u64 {
         let both = || exempt().map(Some);
-        self.evict_from_any_shard(bound, to_evict, &both, now, drop_queue)
+        self.evict_from_any_shard(to_evict, &both, now, drop_queue)
             .or_else(|remaining| {
                 let later = || [None, Some(exempt()[1])];
-                self.evict_from_any_shard(bound, remaining, &later, now, drop_queue)
+                self.evict_from_any_shard(remaining, &later, now, drop_queue)
             })
             .unwrap_or(0)
     }
@@ -304,13 +329,13 @@ where
     #[cold]
     fn evict_from_any_shard(
         &self,
-        bound: &Bound<K, V>,
         mut to_evict: u64,
         exempt: &dyn Fn() -> [Option<Location>; 2],
         now: &impl Now,
         drop_queue: &mut DropQueue<K, V>,
     ) -> Result<u64, u64> {
-        let shards = self.shard_count();
+        let Self { bound, store } = self;
+        let shards = store.shard_count();
         let first = bound.next_shard(shards);
         // The first round skips locked shards. If it frees nothing, the next one waits for each lock in turn. If that
         // frees nothing either, only exempt entries are left, or the writers that hold the rest will evict it
@@ -328,12 +353,11 @@ where
                 }
                 let index = (first + step) % shards;
                 let locked = match blocks {
-                    true => Some(self.shards.write(index)),
-                    false => self.shards.try_write(index),
+                    true => Some(store.lock_shard(index)),
+                    false => store.try_lock_shard(index),
                 };
-                let Some(locked) = locked else { continue };
-                let mut locked = Shard::new(&self.context, locked);
-                // Under the lock, see `note_written`.
+                let Some(mut locked) = locked else { continue };
+                // Under the lock, see `after_write`.
                 let buckets = exempt().map(|exempt| {
                     let here = exempt.filter(|exempt| exempt.shard() == index)?;
                     locked.bucket_of_hash(here.hash())
@@ -386,7 +410,7 @@ mod tests {
         let capacity = store.table_size(0).1;
         let weightless: Vec<u64> = keys.take(capacity).collect();
         weightless.iter().for_each(|key| put(key, 0));
-        assert!(store.shards.read(0).is_shrinking());
+        assert!(store.is_shrinking(0));
         put(&weightless[0], 1_000);
         assert_eq!(store.get(&weightless[0], &Tick::EPOCH), Some(1_000));
         assert_eq!(store.weight(), 1_000);

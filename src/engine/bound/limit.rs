@@ -1,22 +1,16 @@
-//! The bound of a store: the maximum number of entries, or their maximum weight as computed by a weigher.
+//! The limit of a store, and the number or weight of entries in use.
 //!
 //! A writer must evict as much as its own write exceeded the limit by, and no more. The sum over concurrent writers is
 //! then exactly the excess, so together they neither leave the store above its bound nor evict too much.
-//!
-//! A write that exceeds the limit by very many entries evicts only a part of them and defers the rest, because eviction
-//! must not keep its worker for long. The deferred weight is evicted part by part: by the call itself, by every other
-//! write in the meantime, and by the sweeper, one at a time. So the call may be cancelled at any time.
 
-use std::sync::{Arc, TryLockError};
+use std::sync::Arc;
 
+use super::deferred::Deferred;
 use crate::engine::{
     clock::{Deadline, Now, Tick},
-    sync::{
-        Mutex, MutexGuard,
-        atomic::{
-            AtomicU64, AtomicUsize,
-            Ordering::{Acquire, Relaxed, Release, SeqCst},
-        },
+    sync::atomic::{
+        AtomicU64, AtomicUsize,
+        Ordering::{Relaxed, SeqCst},
     },
 };
 
@@ -30,19 +24,9 @@ pub(crate) struct Bound<K, V> {
     /// True if entries are evicted for new ones; false if new keys are refused.
     pub(crate) evicts: bool,
     /// [`Deadline::order`] of a time before which no entry in any shard expires; `u64::MAX` if none expires. See
-    /// `Store::expire_to_fit` for how it is raised.
+    /// `MakeRoom::expire_to_fit` for how it is raised.
     pub(crate) earliest_expiry: AtomicU64,
-    /// Weight above the limit whose eviction was deferred. Any writer adds to it, and the one whose turn it is
-    /// subtracts.
-    deferred: AtomicU64,
-    /// Hash of the key whose write was the last to defer evictions. Its entry is evicted only by later writes.
-    deferred_for: AtomicU64,
-    /// Hash of the key that was written last while evictions were deferred. Its write helps to evict the deferred
-    /// weight, and must not evict its own entry.
-    last_written: AtomicU64,
-    /// Held while deferred weight is evicted. If two calls did that at a time, both might evict the same weight, and
-    /// the slower one would subtract it again from the weight that another write has deferred since.
-    turn: Mutex<()>,
+    pub(super) deferred: Deferred,
     /// The shard at which the next eviction outside of the written shard begins. Rotates, so that all shards are
     /// evicted from equally.
     next_shard: AtomicUsize,
@@ -53,20 +37,6 @@ pub(crate) struct Bound<K, V> {
 #[repr(align(128))]
 struct Used(AtomicU64);
 
-/// The right to evict deferred weight.
-pub(crate) struct Turn<'a> {
-    deferred: &'a AtomicU64,
-    _guard: MutexGuard<'a, ()>,
-}
-
-impl Turn<'_> {
-    /// Ends the turn and subtracts evicted weight from the deferred weight, of which it is a part.
-    pub(crate) fn settle(self, evicted: u64) {
-        // Relaxed: the turn is passed on by its lock, and writers only add.
-        self.deferred.fetch_sub(evicted, Relaxed);
-    }
-}
-
 impl<K, V> Bound<K, V> {
     pub(crate) fn new(limit: u64, weigher: Option<Weigher<K, V>>, evicts: bool) -> Self {
         Self {
@@ -74,10 +44,7 @@ impl<K, V> Bound<K, V> {
             weigher,
             evicts,
             earliest_expiry: AtomicU64::new(u64::MAX),
-            deferred: AtomicU64::new(0),
-            deferred_for: AtomicU64::new(0),
-            last_written: AtomicU64::new(0),
-            turn: Mutex::new(()),
+            deferred: Deferred::new(),
             next_shard: AtomicUsize::new(0),
             used: Used(AtomicU64::new(0)),
         }
@@ -132,7 +99,7 @@ impl<K, V> Bound<K, V> {
     /// Records that an entry expires at `deadline`.
     #[inline]
     pub(crate) fn note_deadline(&self, deadline: Deadline) {
-        // A load first: most deadlines are later, and all writers share the line. SeqCst: see `Store::expire_to_fit`.
+        // A load first: most deadlines are later, and all writers share the line. SeqCst: see `MakeRoom::expire_to_fit`.
         if deadline.order() < self.earliest_expiry.load(Relaxed) {
             self.earliest_expiry.fetch_min(deadline.order(), SeqCst);
         }
@@ -171,53 +138,6 @@ impl<K, V> Bound<K, V> {
         // SeqCst as in `adjust`, for one order of all changes.
         if weight > 0 {
             self.used.0.fetch_sub(weight, SeqCst);
-        }
-    }
-
-    /// Defers the eviction of `weight` after a write to the key with this hash.
-    pub(crate) fn defer(&self, weight: u64, hash: u64) {
-        self.deferred_for.store(hash, Relaxed);
-        self.last_written.store(hash, Relaxed);
-        // Release, for `deferred`: a call that knows of this weight knows that it is in use, and must not find the
-        // store within its bound.
-        self.deferred.fetch_add(weight, Release);
-    }
-
-    /// Returns the weight whose eviction was deferred.
-    #[inline]
-    pub(crate) fn deferred(&self) -> u64 {
-        self.deferred.load(Acquire)
-    }
-
-    /// Records a write to the key with this hash, if evictions are deferred.
-    #[inline]
-    pub(crate) fn note_written(&self, hash: u64) {
-        if self.deferred() > 0 {
-            self.last_written.store(hash, Relaxed);
-        }
-    }
-
-    /// Returns the hash of the key whose write was the last to defer evictions.
-    pub(crate) fn deferred_for(&self) -> u64 {
-        self.deferred_for.load(Relaxed)
-    }
-
-    /// Returns the hashes of the keys whose entries must not be evicted for the deferred weight: that of the write that
-    /// was the last to defer evictions, and that of the last write of all.
-    pub(crate) fn exempt_from_deferred(&self) -> [u64; 2] {
-        [self.deferred_for(), self.last_written.load(Relaxed)]
-    }
-
-    /// Begins to evict deferred weight, unless another call does so at the moment. No entry may be dropped during the
-    /// turn, since `Drop` is user code.
-    pub(crate) fn try_begin_turn(&self) -> Option<Turn<'_>> {
-        match self.turn.try_lock() {
-            Ok(guard) => Some(Turn { deferred: &self.deferred, _guard: guard }),
-            // Poisoned by a `Hash` that panicked: the weight is still deferred.
-            Err(TryLockError::Poisoned(poisoned)) => {
-                Some(Turn { deferred: &self.deferred, _guard: poisoned.into_inner() })
-            }
-            Err(TryLockError::WouldBlock) => None,
         }
     }
 

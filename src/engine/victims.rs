@@ -1,7 +1,6 @@
 //! Side tables of a shard that evicts: the eviction policy and the weights, by bucket.
 
 mod access_word;
-pub(crate) mod bound;
 mod ghosts;
 mod hit_model;
 mod insert_clock;
