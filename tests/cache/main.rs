@@ -30,6 +30,7 @@ mod idle_time;
 mod iteration;
 mod kept_errors;
 mod large_evictions;
+mod large_values;
 mod load_deadlines;
 mod load_waits;
 mod loaded_tags;

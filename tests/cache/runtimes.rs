@@ -1,11 +1,16 @@
 //! Runtimes that are blocked, have shut down, or are not that of the cache. Most tests need real time.
 
 use std::{
+    cell::RefCell,
+    env,
+    pin::pin,
+    process::Command,
     sync::{
         Arc, LazyLock, Mutex,
         atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
         mpsc::channel,
     },
+    task::{Context, Waker},
     thread,
     time::{Duration, Instant},
 };
@@ -22,6 +27,8 @@ use crate::patience::patience;
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
+/// Name of the runtime of [`thread_local_that_calls_a_cache`].
+const RUNTIME: &str = "FLEETING_TEST_RUNTIME";
 const ALL: [Cause; 4] = [Cause::Expired, Cause::Evicted, Cause::Removed, Cause::Replaced];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
@@ -411,6 +418,50 @@ async fn task_whose_calls_are_all_hits_yields() {
     // The task yields after 128 units of budget, each of which pays for some 61 calls.
     let least = 20.min(elapsed.as_millis() as usize / 20);
     assert!(ticks >= least, "a task of 1 ms had {ticks} turns in {elapsed:?}");
+}
+
+/// The guide says that this aborts. Tokio's clock of tests looks for the runtime in a thread-local of its own, which is
+/// gone by then, and panics. A cache of a multi-thread runtime does not ask it.
+#[test]
+fn call_from_the_destructor_of_a_thread_local_aborts_only_on_the_clock_of_tests() {
+    for (runtime, has_aborted) in [("current_thread", true), ("multi_thread", false)] {
+        let child = Command::new(env::current_exe().unwrap())
+            .args(["--exact", "runtimes::thread_local_that_calls_a_cache", "--ignored"])
+            .args(["--nocapture"])
+            .env(RUNTIME, runtime)
+            .output()
+            .unwrap();
+        let output = String::from_utf8_lossy(&child.stdout);
+        assert!(output.contains("thread ends"), "{runtime}: {output}");
+        assert_eq!(!child.status.success(), has_aborted, "{runtime}: {output}");
+    }
+}
+
+#[test]
+#[ignore = "it is started by the test above, in a process of its own"]
+fn thread_local_that_calls_a_cache() {
+    struct CallsOnDrop(Cache<u32, u32>);
+    impl Drop for CallsOnDrop {
+        fn drop(&mut self) {
+            let mut call = pin!(unconstrained(self.0.set_ex(1, 2, SECOND)));
+            let _ = call.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        }
+    }
+    thread_local!(static LAST: RefCell<Option<CallsOnDrop>> = const { RefCell::new(None) });
+    let runtime = match env::var(RUNTIME).as_deref() {
+        Ok("multi_thread") => multi_thread(),
+        _ => current_thread(),
+    };
+    let cache = runtime.block_on(async { cache() });
+    thread::scope(|threads| {
+        threads.spawn(|| {
+            // In this order: the thread-local that is used first is dropped last.
+            LAST.set(Some(CallsOnDrop(cache.clone())));
+            runtime.block_on(cache.set(1, 1));
+            println!("thread ends");
+        });
+    });
+    assert_eq!(runtime.block_on(cache.get(&1)), Some(2));
 }
 
 fn cache() -> Cache<u32, u32> {

@@ -181,13 +181,14 @@ where
         &self,
         load_guard: &LoadGuard<K, V, S>,
         key: K,
-        value: V,
+        value: &V,
         (ttl, tags): (Option<Duration>, Option<Vec<String>>),
     ) {
         let _flush = self.shared.publisher.flush_on_panic();
         let flight = &load_guard.flight;
         let failure = self.failure_location(&key);
-        let tags = match tags {
+        let mut new = self.shared.store.new_entry_with(key, value.clone());
+        new.tags = match tags {
             None => flight.replaced_tags(),
             Some(names) => {
                 let names: Vec<_> = names.into_iter().map(String::into_boxed_str).collect();
@@ -202,8 +203,8 @@ where
         };
         let call = self.call();
         let deadline = self.deadline_for(ttl, &call);
-        let decide = |_| flight.deadline_to_store(deadline, &call);
-        self.shared.store.put(key, value, tags, &call, decide);
+        let deadline = || flight.deadline_to_store(deadline, &call);
+        self.shared.store.decide(&mut new, &call, |_, _| deadline().into());
         self.discard_failure(failure);
         self.finish_call(&call);
     }

@@ -275,7 +275,7 @@ where
             match (&value, load_guard) {
                 (Some(value), Some(guard)) => {
                     let (key, ttl) = (self.keys[slot].clone(), ttl.with_tags(value));
-                    cache.store_loaded(&guard, key, value.clone(), ttl);
+                    cache.store_loaded(&guard, key, value, ttl);
                     guard.finish(Lookup::Loaded(value.clone()));
                     if cache.has_deferred_evictions() {
                         cache.finish_evictions(()).await;

@@ -310,7 +310,7 @@ where
         match loaded {
             Ok(value) => {
                 let ttl = ttl.with_tags(&value);
-                self.store_loaded(&load_guard, key.to_key(), value.clone(), ttl);
+                self.store_loaded(&load_guard, key.to_key(), &value, ttl);
                 load_guard.finish(Lookup::Loaded(value.clone()));
                 if self.has_deferred_evictions() {
                     self.finish_evictions(()).await;

@@ -215,7 +215,7 @@ async fn run_refresh<K, V, S, E, F, Fut>(
     // `Clone`, `Hash`, `Eq` and `Drop` of keys and values are user code too and may panic.
     let stored = loaded.and_then(|loaded| {
         let store = |(value, ttl): (V, _)| {
-            cache.store_loaded(&load_guard, key.clone(), value.clone(), ttl);
+            cache.store_loaded(&load_guard, key.clone(), &value, ttl);
             value
         };
         catch_unwind(AssertUnwindSafe(|| loaded.map(|loaded| loaded.map(store))))

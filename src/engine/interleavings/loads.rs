@@ -87,8 +87,8 @@ fn run_load(
 
 /// Stores the loaded value of key 1 at `now` and ends the flight.
 fn store_loaded(parts: &Parts, flight: &Flight<u32>, value: u32, deadline: Deadline, now: Tick) {
-    let decide = |_| flight.deadline_to_store(deadline, &now);
-    parts.store.put(1, value, None, &now, decide);
+    let mut new = parts.store.new_entry_with(1, value);
+    parts.store.decide(&mut new, &now, |_, _| flight.deadline_to_store(deadline, &now).into());
     flight.finish(Lookup::Loaded(value));
 }
 
@@ -243,8 +243,10 @@ fn removal_of_a_tag_takes_precedence_over_the_load_of_a_value_with_it() {
             let tags = parts.store.tags(names.to_vec());
             flight.set_tags(tags.clone());
             flight.set_tag_removal(parts.store.tagged_loads.last_removal(&names, began_at));
-            let decide = |_| flight.deadline_to_store(Deadline::PERSISTENT, &parts.start);
-            parts.store.put(1, 2, tags, &parts.start, decide);
+            let mut new = parts.store.new_entry_with(1, 2);
+            new.tags = tags;
+            let deadline = || flight.deadline_to_store(Deadline::PERSISTENT, &parts.start);
+            parts.store.decide(&mut new, &parts.start, |_, _| deadline().into());
             flight.finish(Lookup::Loaded(2));
             parts.store.tagged_loads.end(began_at);
             parts.store.leave_load(place, &flight);

@@ -36,12 +36,11 @@ impl<V> Entry<V> {
         self.deadline.put_off(to);
     }
 
-    /// Replaces the value and the deadline, and returns the previous ones. Written field by field: if an entry is
-    /// assembled in parts and then read as a whole, the read waits for all stores of the parts.
+    /// Exchanges the value in place, and sets the deadline. Returns the previous one.
     #[inline]
-    pub(crate) fn replace(&mut self, value: V, deadline: Deadline) -> Self {
-        let value = mem::replace(&mut self.value, value);
-        let before = Self::new(value, self.deadline());
+    pub(crate) fn swap(&mut self, value: &mut V, deadline: Deadline) -> Deadline {
+        mem::swap(&mut self.value, value);
+        let before = self.deadline();
         self.deadline.set(deadline);
         before
     }

@@ -266,7 +266,7 @@ where
             });
             locked.bump_write_version(location.hash, key);
             // All user code has run: a panic can no longer lose this entry.
-            let Some((key, value)) = entries[position].take() else { continue };
+            let Some((key, mut value)) = entries[position].take() else { continue };
             insert_waiters.0.extend(locked.insert_waiters(location.hash));
             let hard_deadline = deadline();
             let entry_deadline = self.deadline_after_write(hard_deadline, now);
@@ -276,11 +276,11 @@ where
                 locked.write_side_tables(bucket, hard_deadline, None);
                 continue;
             };
-            let old = locked.entry_at_mut(bucket).replace(value, entry_deadline);
+            let before = locked.entry_at_mut(bucket).swap(&mut value, entry_deadline);
             locked.note_deadline(bucket, entry_deadline);
             locked.write_side_tables(bucket, hard_deadline, None);
             // The map keeps its own equal key; the caller's key departs with the old value.
-            locked.depart(key, old, cause, now, drop_queue);
+            locked.depart(key, Entry::new(value, before), cause, now, drop_queue);
         }
         drop(locked);
         drop_queue.drop_entries();

@@ -48,9 +48,7 @@ where
     where
         V: Clone,
     {
-        let mut new = self.new_entry(key);
-        self.weigh_new(&mut new, &value);
-        new.value = Some(value);
+        let mut new = self.new_entry_with(key, value);
         // Before the shard is locked: the names of tags have a lock of their own.
         let mut tags = self.tags(names);
         loop {
@@ -61,8 +59,8 @@ where
                     true => Decision::Leave,
                     false => Decision::Put(deadline),
                 });
-            if let Written::Put { replaced, .. } = written {
-                return replaced;
+            if written != Written::Unchanged {
+                return new.value;
             }
             // A tag was removed after it had been looked up. With that tag, the value would be removed as well, although
             // it may replace one that was written after the removal.

@@ -20,6 +20,8 @@ use crate::engine::{
     },
 };
 
+const VALUE_IS_GIVEN: &str = "whoever decides to write a value gives it";
+
 /// What to do with a key, decided under the lock of its shard.
 pub(crate) enum Decision {
     /// Leaves the entry unchanged.
@@ -31,29 +33,31 @@ pub(crate) enum Decision {
 }
 
 /// The effect of a [`Decision`].
-pub(crate) enum Written<V> {
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Written {
     /// Nothing was changed.
     Unchanged,
-    /// The value was written and replaced the live value `replaced`. If it is not `resident`, it was discarded again
-    /// before the lock was released: it was too heavy, or expired already.
-    Put { replaced: Option<V>, resident: bool },
-    /// This live value was removed; `None` if the entry had expired.
-    Removed(Option<V>),
+    /// The value was written, and the live value that it replaced is in the [`NewEntry`]. If it is not `resident`, it
+    /// was discarded again before the lock was released: it was too heavy, or expired already.
+    Put { resident: bool },
+    /// The live value, if there was one, was removed, and is in the [`NewEntry`].
+    Removed,
 }
 
 /// An entry that may be written to a key. Fields that are not written are dropped with it, after the unlock.
 ///
 /// It is filled in and emptied where it lies. If it were passed on by value, each move would wait for the stores of
-/// its fields: a fifth of the time of a `set`.
+/// its fields: a fifth of the time of a `set`. And each move of a large value takes its size on the stack.
 pub(crate) struct NewEntry<K, V> {
     location: Location,
     /// `None` once it was written.
     key: Option<K>,
-    /// `None` until the value is known, at the latest when the decision is [`Decision::Put`], and once it was written.
-    pub(super) value: Option<V>,
+    /// `None` until the value is known, at the latest when the decision is [`Decision::Put`]. Once it was written, this
+    /// is the live value that was replaced or removed, if there was one.
+    pub(crate) value: Option<V>,
     /// `None` if the weigher was not called for the value.
     weight: Option<u32>,
-    pub(super) tags: Option<TagSet>,
+    pub(crate) tags: Option<TagSet>,
     /// Clone of the live value that is replaced, if a subscriber or a waiter needs it.
     copy: Option<V>,
     deadline: Deadline,
@@ -61,8 +65,7 @@ pub(crate) struct NewEntry<K, V> {
 }
 
 /// The effect of a write on its shard.
-struct Stored<V> {
-    replaced: Option<V>,
+struct Stored {
     /// Bucket of the written entry; `None` if it was discarded.
     bucket: Option<usize>,
     /// Weight to be evicted for it.
@@ -89,14 +92,26 @@ impl<K, V> NewEntry<K, V> {
     /// Takes the value, to write it.
     #[inline]
     fn take_value(&mut self) -> V {
-        self.value.take().expect("whoever decides to write a value gives it")
+        self.value.take().expect(VALUE_IS_GIVEN)
+    }
+
+    /// Returns the value, to exchange it for the one that it replaces.
+    #[inline]
+    fn value_mut(&mut self) -> &mut V {
+        self.value.as_mut().expect(VALUE_IS_GIVEN)
     }
 }
 
-impl<V> Written<V> {
+impl From<Option<Deadline>> for Decision {
+    fn from(deadline: Option<Deadline>) -> Self {
+        deadline.map_or(Decision::Leave, Decision::Put)
+    }
+}
+
+impl Written {
     /// Returns whether the written value was discarded before the lock was released.
-    pub(crate) fn was_discarded(&self) -> bool {
-        matches!(self, Written::Put { resident: false, .. })
+    pub(crate) fn was_discarded(self) -> bool {
+        self == Written::Put { resident: false }
     }
 }
 
@@ -118,10 +133,9 @@ where
     where
         V: Clone,
     {
-        match self.put(key, value, None, now, |live| Some(deadline(live))) {
-            Written::Put { replaced, .. } => replaced,
-            Written::Unchanged | Written::Removed(_) => unreachable!("a deadline was given"),
-        }
+        let mut new = self.new_entry_with(key, value);
+        self.decide(&mut new, now, |live, _| Decision::Put(deadline(live.map(|(_, until)| until))));
+        new.value
     }
 
     /// Writes `value` to `key` if it has no live value. Returns whether it was written.
@@ -133,31 +147,12 @@ where
         if self.has_weigher() == Some(true) && self.deadline(&key, now).is_some() {
             return false;
         }
-        let decide = |live: Option<Deadline>| live.is_none().then_some(deadline);
-        matches!(self.put(key, value, None, now, decide), Written::Put { .. })
-    }
-
-    /// Writes `value` with `tags` to `key`. `decide` is called under the lock with the deadline of the live value, if
-    /// any, and returns the new hard deadline, or `None` to leave the entry unchanged.
-    #[inline]
-    pub(crate) fn put(
-        &self,
-        key: K,
-        value: V,
-        tags: Option<TagSet>,
-        now: &impl Now,
-        decide: impl FnOnce(Option<Deadline>) -> Option<Deadline>,
-    ) -> Written<V>
-    where
-        V: Clone,
-    {
-        let mut new = self.new_entry(key);
-        self.weigh_new(&mut new, &value);
-        (new.value, new.tags) = (Some(value), tags);
-        self.decide(&mut new, now, |live, _| match decide(live.map(|(_, deadline)| deadline)) {
-            Some(until) => Decision::Put(until),
-            None => Decision::Leave,
-        })
+        let mut new = self.new_entry_with(key, value);
+        let written = self.decide(&mut new, now, |live, _| match live {
+            Some(_) => Decision::Leave,
+            None => Decision::Put(deadline),
+        });
+        written != Written::Unchanged
     }
 
     /// Returns an entry for `key` that has no value yet.
@@ -175,6 +170,15 @@ where
         }
     }
 
+    /// Returns an entry for `key` with `value`, and its weight.
+    #[inline]
+    pub(crate) fn new_entry_with(&self, key: K, value: V) -> NewEntry<K, V> {
+        let mut new = self.new_entry(key);
+        self.weigh_new(&mut new, &value);
+        new.value = Some(value);
+        new
+    }
+
     /// Calls the weigher for the value that `new` will get. Called before any lock, since the weigher is user code.
     #[inline]
     pub(crate) fn weigh_new(&self, new: &mut NewEntry<K, V>, value: &V) {
@@ -190,7 +194,7 @@ where
         new: &mut NewEntry<K, V>,
         now: &impl Now,
         decide: impl FnOnce(Option<(&V, Deadline)>, &mut Option<V>) -> Decision,
-    ) -> Written<V>
+    ) -> Written
     where
         V: Clone,
     {
@@ -215,8 +219,8 @@ where
             Decision::Remove => {
                 locked.bump_write_version(hash, new.key());
                 if let Some(Found { bucket, .. }) = found {
-                    let removed = self.remove_found(locked, bucket, now, Cause::Removed);
-                    return Written::Removed(removed);
+                    new.value = self.remove_found(locked, bucket, now, Cause::Removed);
+                    return Written::Removed;
                 }
                 drop(locked);
                 Written::Unchanged
@@ -236,7 +240,7 @@ where
         mut locked: Shard<'_, K, V, S>,
         found: Option<Found>,
         now: &impl Now,
-    ) -> Written<V>
+    ) -> Written
     where
         V: Clone,
     {
@@ -260,7 +264,8 @@ where
             Some(found) => {
                 let replaced = locked.remove_previous(found, &mut new.copy, now, &mut drop_queue);
                 let stored = self.insert_or_discard(&mut locked, new, now, &mut drop_queue);
-                Stored { replaced, ..stored }
+                new.value = replaced;
+                stored
             }
             None => self.insert_or_discard(&mut locked, new, now, &mut drop_queue),
         };
@@ -275,7 +280,7 @@ where
         if stored.bucket.is_some() {
             notify_insert_waiters(insert_waiters);
         }
-        Written::Put { replaced: stored.replaced, resident: stored.bucket.is_some() }
+        Written::Put { resident: stored.bucket.is_some() }
     }
 
     /// Returns whether the value of an entry can be overwritten. In a store that evicts, this is not the case if the
@@ -304,17 +309,19 @@ where
         new: &mut NewEntry<K, V>,
         now: &impl Now,
         drop_queue: &mut DropQueue<K, V>,
-    ) -> Stored<V> {
-        let old = locked.entry_at_mut(bucket).replace(new.take_value(), new.deadline);
+    ) -> Stored {
+        let deadline = new.deadline;
+        let before = locked.entry_at_mut(bucket).swap(new.value_mut(), deadline);
         locked.note_deadline(bucket, new.deadline);
         locked.write_side_tables(bucket, new.hard_deadline, new.tags.take());
         let to_evict = locked.update_weight(bucket, new.weight());
         if is_expired {
+            let old = Entry::new(new.take_value(), before);
             locked.depart(new.take_key(), old, Cause::Expired, now, drop_queue);
-            return Stored { replaced: None, bucket: Some(bucket), to_evict };
+        } else {
+            locked.record_replaced(new.take_key(), new.copy.take(), before, now, drop_queue);
         }
-        locked.record_replaced(new.take_key(), new.copy.take(), old.deadline(), now, drop_queue);
-        Stored { replaced: Some(old.value), bucket: Some(bucket), to_evict }
+        Stored { bucket: Some(bucket), to_evict }
     }
 
     /// Inserts an entry whose key is not in the shard. In a store that evicts, evicts entries of the same shard for it
@@ -326,20 +333,20 @@ where
         new: &mut NewEntry<K, V>,
         now: &impl Now,
         drop_queue: &mut DropQueue<K, V>,
-    ) -> Stored<V> {
+    ) -> Stored {
         let (hash, weight) = (new.location.hash, new.weight());
         let entry = Entry::new(new.take_value(), new.deadline);
         if let Some(room) = self.make_room() {
             if let Some(cause) = room.refuse(weight, weight, new.deadline, now) {
                 locked.depart(new.take_key(), entry, cause, now, drop_queue);
-                return Stored { replaced: None, bucket: None, to_evict: 0 };
+                return Stored { bucket: None, to_evict: 0 };
             }
             room.before_insert(locked, weight, now, drop_queue);
         }
         let bucket = locked.insert(hash, new.take_key(), entry);
         let to_evict = locked.note_inserted(bucket, hash, weight);
         locked.write_side_tables(bucket, new.hard_deadline, new.tags.take());
-        Stored { replaced: None, bucket: Some(bucket), to_evict }
+        Stored { bucket: Some(bucket), to_evict }
     }
 
     /// Removes and returns the live value. Expires the entry if its deadline has passed.
