@@ -407,6 +407,61 @@ async fn more_than_eight_limits_are_bounded_in_size() {
     }
 }
 
+/// Beyond eight limits, the state of the shortest is given up. A refund must then neither free the usage of another limit
+/// nor bring back that of its own.
+#[tokio::test]
+async fn refunds_among_more_than_eight_limits_give_back_no_more_than_was_charged() {
+    let server = Server::start();
+    for window in WINDOWS {
+        let plans: Vec<_> = (1..=12).map(|hours| [Limit::new(50, hours * HOUR)]).collect();
+        let limiter = limiter(&server, window, &plans[0]).await;
+        for plan in &plans {
+            let permit = limiter.check_n_with("ada", 4, plan).await.unwrap();
+            limiter.check_n_with("ada", 3, &plans[11]).await.unwrap();
+            permit.refund().await.unwrap();
+        }
+        // 36 are in use by the longest limit, which is always kept. `Gcra` gives back exactly only if nothing else was
+        // charged in between.
+        let left = remaining(&limiter, &plans[11]).await[0];
+        let least = if window == Window::Gcra { 1 } else { 14 };
+        assert!((least..=15).contains(&left), "{window:?}: {left}");
+        let mut admitted = 0;
+        while limiter.check_with("ada", &plans[11]).await.is_ok() {
+            admitted += 1;
+        }
+        assert!(admitted <= 15, "{window:?}: {admitted}");
+        limiter.reset("ada").await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn limit_of_a_century_keeps_its_usage_next_to_short_ones() {
+    let server = Server::start();
+    let century = [Limit::new(20, Duration::from_secs(100 * 365 * 86_400))];
+    for window in WINDOWS {
+        let limiter = limiter(&server, window, &century).await;
+        let mut admitted = 0;
+        for _ in 0..3 {
+            limiter.check("ada").await.unwrap().refund().await.unwrap();
+            for per in [ms(1), SECOND, 24 * HOUR] {
+                limiter.check_with("ada", &[Limit::new(1_000, per)]).await.unwrap();
+            }
+            admitted += u32::from(limiter.check("ada").await.is_ok());
+            sleep(ms(2)).await;
+        }
+        let denied = loop {
+            match limiter.check("ada").await {
+                Ok(_) => admitted += 1,
+                Err(error) => break limited(Err(error)),
+            }
+        };
+        // The calls by the other limits count, too.
+        assert!((3..=11).contains(&admitted), "{window:?}: {admitted}");
+        assert!(denied.retry_after() > 4 * 365 * 24 * HOUR, "{window:?}: {denied:?}");
+        limiter.reset("ada").await.unwrap();
+    }
+}
+
 /// Calls of plans with one and with two limits.
 #[tokio::test]
 async fn calls_count_at_the_positions_of_their_limits() {
