@@ -5,14 +5,12 @@
 //! file has the methods that read and write single values. Deadlines, loaders, batches, event streams, sweeping,
 //! statistics and shutdown have a file each.
 
-mod any_key;
 mod bounds;
 mod builder;
 mod calls;
 mod compute;
 mod contents;
 mod deadlines;
-mod failed_loads;
 mod freshness_policy;
 mod iter;
 mod key_futures;
@@ -53,7 +51,6 @@ pub use self::{
 };
 #[cfg(feature = "redis")]
 pub(crate) use self::{
-    failed_loads::refresh_backoff,
     freshness_policy::{RefreshErrorHook, Settings},
     load::REFRESH_TIMEOUT,
     reentrancy::ReentrancyScope,
@@ -355,7 +352,7 @@ where
             let call = self.call();
             let deadline = self.deadline_for(ttl, &call);
             let _flush = self.shared.publisher.flush_on_panic();
-            let failure = self.failure_location(&key);
+            let failure = self.failure_hash(&key);
             let set = self.shared.store.set_nx(key, value, &call, deadline);
             // If the key had a value, nothing was written, and the failure of the last load still counts.
             self.discard_failure(failure.filter(|_| set));

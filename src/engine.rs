@@ -6,6 +6,7 @@ pub(crate) mod clock;
 pub(crate) mod coop;
 pub(crate) mod counters;
 pub(crate) mod event;
+pub(crate) mod failed_loads;
 pub(crate) mod hasher;
 #[cfg(all(test, shuttle))]
 mod interleavings;

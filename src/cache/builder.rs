@@ -14,15 +14,14 @@ use rand::{RngExt, SeedableRng, rngs::SmallRng};
 
 use super::{
     Cache,
-    any_key::KnownHash,
     bounds::Bound,
-    failed_loads::Failures,
     freshness_policy::{FreshnessPolicy, RefreshErrorHook, Settings},
 };
 #[cfg(feature = "dashboard")]
 use crate::engine::state::Inspect;
 use crate::engine::{
     event::Cause,
+    failed_loads,
     hasher::DefaultHasher,
     shards::{checked_shards, default_shards},
     state::SharedState,
@@ -37,9 +36,6 @@ const MIN_ENTRIES_PER_SHARD: usize = 64;
 /// Maximum number of shards that a cache bounded by weight gets by default. The number of its entries is unknown and
 /// may be small, and each shard chooses victims among its own entries only.
 const MAX_SHARDS_BY_WEIGHT: usize = 16;
-
-/// Maximum number of failed loads that a cache bounded by weight keeps: a failure has no weight.
-const MAX_FAILURES_BY_WEIGHT: usize = 10_000;
 
 /// Configuration of a [`Cache`]. Created by [`Cache::builder`].
 ///
@@ -240,23 +236,8 @@ where
         let settings = self.settings;
         #[cfg(feature = "dashboard")]
         let inspect = self.inspect.take();
-        // Errors are kept for `negative_ttl`, and backoffs for background refreshes; `stale_if_error` alone has
-        // neither.
-        let keeps_failures = settings.negative_ttl.is_some()
-            || settings.refresh_ahead > 0.0
-            || settings.stale_while_revalidate > Duration::ZERO;
-        let failures = keeps_failures.then(|| {
-            let max_entries = match self.bound {
-                Bound::None => None,
-                Bound::Entries(entries) => Some(entries),
-                Bound::Weight(..) => Some(MAX_FAILURES_BY_WEIGHT),
-            };
-            let name = format!("{} failures", self.name);
-            start_failures(max_entries, self.sweep, name, settings.negative_ttl, &mut rng)
-        });
         let hook = self.refresh_error_hook.take();
-        let freshness_policy =
-            Arc::new(FreshnessPolicy::new(settings, rng.random(), failures, hook));
+        let freshness_policy = Arc::new(FreshnessPolicy::new(settings, rng.random(), hook));
         let shared = self.start_sweeper(&mut rng);
         #[cfg(feature = "dashboard")]
         if let Some(inspect) = inspect {
@@ -289,23 +270,19 @@ where
             Some(idle) => store.with_time_to_idle(idle),
             None => store,
         };
-        let shared =
+        let mut shared =
             SharedState::new(store, self.causes, self.event_capacity, self.sweep, self.name);
+        if self.settings.keeps_failed_loads() {
+            let max = match self.bound {
+                Bound::None => usize::MAX,
+                Bound::Entries(entries) => entries,
+                // A failure has no weight.
+                Bound::Weight(..) => failed_loads::DEFAULT_MAX,
+            };
+            shared = shared.with_failed_loads(self.settings.negative_ttl, max);
+        }
         sweeper::start(shared)
     }
-}
-
-/// Creates the store of failed loads, and starts its sweeper. Not generic: see [`Failures`].
-fn start_failures(
-    max_entries: Option<usize>,
-    sweep: Sweep,
-    name: String,
-    negative_ttl: Option<Duration>,
-    rng: &mut SmallRng,
-) -> Failures {
-    let bound = max_entries.map_or(Bound::None, Bound::Entries);
-    let builder = Builder { sweep, bound, name, ..Builder::new().hasher(KnownHash::default()) };
-    Failures::new(builder.start_sweeper(rng), negative_ttl)
 }
 
 impl<K, V, S> fmt::Debug for Builder<K, V, S> {

@@ -13,7 +13,6 @@ use crate::engine::{
     clock::{CallTime, Deadline, Now, SHORT},
     coop,
     event::Cause,
-    store::Location,
 };
 
 impl<K, V, S> Cache<K, V, S>
@@ -34,7 +33,7 @@ where
     ) -> Option<V> {
         let _flush = self.shared.publisher.flush_on_panic();
         // Before the write, which takes the key.
-        let failure = self.failure_location(&key);
+        let failure = self.failure_hash(&key);
         let replaced = self.shared.store.set(key, value, call, deadline);
         self.discard_failure(failure);
         self.finish_call(call);
@@ -52,24 +51,22 @@ where
         begin.after(self.freshness_policy.with_jitter(ttl))
     }
 
-    /// Returns the location of `key` in the store of failed loads; `None` if this cache keeps none.
+    /// Returns the hash by which failed loads of `key` are found; `None` if this cache keeps none.
     #[inline]
-    pub(super) fn failure_location<Q>(&self, key: &Q) -> Option<Location>
+    pub(super) fn failure_hash<Q>(&self, key: &Q) -> Option<u64>
     where
         Q: Hash + ?Sized,
     {
-        self.freshness_policy
-            .failures
-            .as_ref()
-            .map(|failures| failures.location(self.shared.store.locate(key).hash()))
+        let keeps_failed_loads = self.shared.failed_loads.is_some();
+        keeps_failed_loads.then(|| self.shared.store.locate(key).hash())
     }
 
     /// Discards the failed load of a key that was written or removed. Call this after the write: an error recorded
     /// while the write runs is older than the new value and must be discarded too.
     #[inline]
-    pub(super) fn discard_failure(&self, location: Option<Location>) {
-        if let (Some(failures), Some(location)) = (&self.freshness_policy.failures, location) {
-            failures.discard(location);
+    pub(super) fn discard_failure(&self, hash: Option<u64>) {
+        if let (Some(failed_loads), Some(hash)) = (&self.shared.failed_loads, hash) {
+            failed_loads.discard(hash);
         }
     }
 
@@ -80,7 +77,7 @@ where
     {
         let call = self.call();
         let value = self.shared.store.remove(key, &call, cause);
-        self.discard_failure(self.failure_location(key));
+        self.discard_failure(self.failure_hash(key));
         self.finish_call(&call);
         value
     }

@@ -85,7 +85,7 @@ where
             let changed = catch_unwind(AssertUnwindSafe(change));
             // A change that panics counts as a write as well.
             if !matches!(changed, Ok(None)) {
-                self.discard_failure(self.failure_location(key));
+                self.discard_failure(self.failure_hash(key));
             }
             self.finish_call(&call);
             changed.unwrap_or_else(|panic| resume_unwind(panic))
@@ -164,7 +164,7 @@ where
         let written = self.shared.store.decide(&mut new, &call, decide);
         // Nothing was written to an unchanged entry, so the failure of its last load still counts.
         if !is_unchanged {
-            self.discard_failure(self.failure_location(key));
+            self.discard_failure(self.failure_hash(key));
         }
         self.finish_call(&call);
         let (value, deadline) = result.filter(|_| !written.was_discarded())?;
@@ -262,7 +262,7 @@ where
             decision
         };
         let written = store.decide(&mut new, &call, decide);
-        self.discard_failure(self.failure_location(key));
+        self.discard_failure(self.failure_hash(key));
         self.finish_call(&call);
         result.filter(|_| !written.was_discarded() && !call.is_expired(deadline))
     }

@@ -67,8 +67,8 @@ where
             }
         }
         // After the values: an error that is recorded in the meantime is older than the `clear` and has to go too.
-        if let Some(failures) = &self.freshness_policy.failures {
-            failures.discard_all().await;
+        if let Some(failed_loads) = &self.shared.failed_loads {
+            failed_loads.discard_all().await;
         }
     }
 }

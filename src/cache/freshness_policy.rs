@@ -13,7 +13,6 @@ use std::{
     time::Duration,
 };
 
-use super::failed_loads::Failures;
 #[cfg(feature = "metrics")]
 use crate::engine::metrics::{Histogram, Slot};
 use crate::engine::split_mix::{GAMMA, unit_fraction};
@@ -23,7 +22,6 @@ use crate::engine::split_mix::{GAMMA, unit_fraction};
 pub(crate) struct FreshnessPolicy<K> {
     pub(crate) settings: Settings,
     rng: Rng,
-    pub(super) failures: Option<Failures>,
     pub(crate) loads: Arc<LoadCounters>,
     pub(crate) refresh_error_hook: Option<RefreshErrorHook<K>>,
 }
@@ -91,25 +89,13 @@ impl Settings {
 }
 
 impl<K> FreshnessPolicy<K> {
-    pub(super) fn new(
-        settings: Settings,
-        seed: u64,
-        failures: Option<Failures>,
-        refresh_error_hook: Option<RefreshErrorHook<K>>,
-    ) -> Self {
-        let rng = Rng(AtomicU64::new(seed));
-        Self { settings, rng, failures, loads: Arc::default(), refresh_error_hook }
-    }
-
-    /// Creates the policy of a cache that keeps its failed loads elsewhere.
-    #[cfg(feature = "redis")]
-    pub(crate) fn without_failures(
+    pub(crate) fn new(
         settings: Settings,
         seed: u64,
         refresh_error_hook: Option<RefreshErrorHook<K>>,
     ) -> Self {
         let rng = Rng(AtomicU64::new(seed));
-        Self { settings, rng, failures: None, loads: Arc::default(), refresh_error_hook }
+        Self { settings, rng, loads: Arc::default(), refresh_error_hook }
     }
 
     /// Returns `ttl`, shortened at random by the configured jitter.
@@ -151,6 +137,14 @@ impl<K> FreshnessPolicy<K> {
 }
 
 impl Settings {
+    /// Returns whether failed loads are kept: their errors for `negative_ttl`, and the backoff of background refreshes.
+    /// `stale_if_error` alone has neither.
+    pub(crate) fn keeps_failed_loads(&self) -> bool {
+        self.negative_ttl.is_some()
+            || self.refresh_ahead > 0.0
+            || self.stale_while_revalidate > Duration::ZERO
+    }
+
     /// Returns for how long an expired entry is kept for the loader methods.
     pub(super) fn stale_window(&self) -> Duration {
         self.stale_while_revalidate.max(self.stale_if_error)

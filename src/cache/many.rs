@@ -13,7 +13,7 @@ use super::Cache;
 use crate::engine::{
     clock::CallTime,
     coop,
-    store::{Location, PART, TableCursor},
+    store::{PART, TableCursor},
 };
 
 impl<K, V, S> Cache<K, V, S>
@@ -105,7 +105,7 @@ where
             for part in entries.chunks_mut(PART) {
                 coop::proceed_as(part.len()).await;
                 let keys = || part.iter().flatten().map(|(key, _)| key);
-                let failures = self.failure_locations(keys());
+                let failures = self.failure_hashes(keys());
                 let mut places = self.shared.store.locate_all_to_put(keys());
                 let mut run_next = |call: &CallTime<'_>| {
                     let deadline = || self.deadline_for(ttl, call);
@@ -151,7 +151,7 @@ where
             let mut removed = 0;
             for keys in keys.chunks(PART) {
                 coop::proceed_as(keys.len()).await;
-                let failures = self.failure_locations(keys.iter().copied());
+                let failures = self.failure_hashes(keys.iter().copied());
                 let mut places = self.shared.store.locate_all(keys.iter().copied());
                 let mut run_next = |call: &CallTime<'_>| {
                     self.shared.store.remove_many(&mut places, keys, call, &mut removed)
@@ -205,13 +205,13 @@ where
             let mut is_removed = |key: &K, value: &V| {
                 let is_removed = predicate(key, value);
                 if is_removed {
-                    failures.extend(self.failure_location(key));
+                    failures.extend(self.failure_hash(key));
                 }
                 is_removed
             };
             let (count, has_more) =
                 self.shared.store.remove_if(&mut cursor, &mut is_removed, &self.shared.clock);
-            failures.drain(..).for_each(|location| self.discard_failure(Some(location)));
+            failures.drain(..).for_each(|hash| self.discard_failure(Some(hash)));
             self.shared.publisher.flush();
             removed += count;
             if !has_more {
@@ -228,19 +228,19 @@ where
 
     /// Runs one part of a batch, then discards the failures of the written keys and publishes events, even if user code
     /// panics in the middle of the part. Returns the result of `part`: whether the batch is finished.
-    fn run_part(&self, part: impl FnOnce(&CallTime<'_>) -> bool, failures: &[Location]) -> bool {
+    fn run_part(&self, part: impl FnOnce(&CallTime<'_>) -> bool, failures: &[u64]) -> bool {
         let call = self.call();
         let result = catch_unwind(AssertUnwindSafe(|| part(&call)));
-        failures.iter().for_each(|location| self.discard_failure(Some(*location)));
+        failures.iter().for_each(|hash| self.discard_failure(Some(*hash)));
         self.finish_call(&call);
         result.unwrap_or_else(|panic| resume_unwind(panic))
     }
 
-    /// Returns the [`failure_location`](Cache::failure_location) of each key.
-    fn failure_locations<'a, Q>(&self, keys: impl Iterator<Item = &'a Q>) -> Vec<Location>
+    /// Returns the [`failure_hash`](Cache::failure_hash) of each key.
+    fn failure_hashes<'a, Q>(&self, keys: impl Iterator<Item = &'a Q>) -> Vec<u64>
     where
         Q: Hash + ?Sized + 'a,
     {
-        keys.filter_map(|key| self.failure_location(key)).collect()
+        keys.filter_map(|key| self.failure_hash(key)).collect()
     }
 }

@@ -24,11 +24,9 @@ where
     ///
     /// A cancelled call may leave the streams open; call it again.
     pub async fn shutdown(&self) {
-        // The aborted tasks are not awaited, because their runtime may not be running. A window that the sweeper is
+        // The aborted task is not awaited, because its runtime may not be running. A window that the sweeper is
         // examining ends under the lock of its shard, and `expire_shard` waits for that lock.
-        let failures =
-            self.freshness_policy.failures.as_ref().and_then(|failures| failures.end_task());
-        for task in self.shared.end_task().into_iter().chain(failures) {
+        if let Some(task) = self.shared.end_task() {
             task.abort();
         }
         for shard in 0..self.shared.store.shard_count() {

@@ -3,10 +3,7 @@
 use std::hash::{BuildHasher, Hash};
 
 use super::Cache;
-use crate::engine::{
-    state::SharedState,
-    sweeper::{self, Step, Sweep, SweepReport, SweepRun, shrink},
-};
+use crate::engine::sweeper::{self, Step, Sweep, SweepReport, SweepRun, shrink};
 
 impl<K, V, S> Cache<K, V, S>
 where
@@ -42,10 +39,18 @@ where
     /// ```
     #[doc(alias = "run_pending_tasks")]
     pub async fn sweep(&self) -> SweepReport {
-        if let Some(failures) = &self.freshness_policy.failures {
-            failures.sweep().await;
+        let shared = &*self.shared;
+        let mut run = SweepRun::new(shared, None);
+        while let Step::Yield = run.step_safely(shared) {
+            tokio::task::yield_now().await;
         }
-        sweep(&self.shared).await
+        let report = run.finish(shared);
+        for shard in 0..shared.store.shard_count() {
+            if shrink(shared, shard) {
+                tokio::task::yield_now().await;
+            }
+        }
+        report
     }
 
     /// Changes the sweep settings of a running cache.
@@ -77,9 +82,6 @@ where
     /// # }
     /// ```
     pub fn set_sweep(&self, sweep: Sweep) {
-        if let Some(failures) = &self.freshness_policy.failures {
-            failures.set_sweep(sweep);
-        }
         sweeper::set_sweep(&self.shared, sweep);
     }
 
@@ -93,23 +95,4 @@ where
     pub fn resume_sweeper(&self) {
         self.shared.pause(false);
     }
-}
-
-/// Runs one sweep of `shared`, yielding to the runtime between its steps.
-pub(super) async fn sweep<K, V, S>(shared: &SharedState<K, V, S>) -> SweepReport
-where
-    K: Hash + Eq + Clone,
-    S: BuildHasher + Clone,
-{
-    let mut run = SweepRun::new(shared, None);
-    while let Step::Yield = run.step_safely(shared) {
-        tokio::task::yield_now().await;
-    }
-    let report = run.finish(shared);
-    for shard in 0..shared.store.shard_count() {
-        if shrink(shared, shard) {
-            tokio::task::yield_now().await;
-        }
-    }
-    report
 }

@@ -89,7 +89,7 @@ where
         deadline: Deadline,
     ) -> Option<V> {
         let _flush = self.shared.publisher.flush_on_panic();
-        let failure = self.failure_location(&key);
+        let failure = self.failure_hash(&key);
         let replaced = self.shared.store.set_tagged(key, value, tags, call, deadline);
         self.discard_failure(failure);
         self.finish_call(call);

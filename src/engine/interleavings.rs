@@ -2,6 +2,7 @@
 //! interleavings`. `SHUTTLE_ITERATIONS` is the number of interleavings explored per test (5,000 by default).
 
 mod bounds;
+mod failed_loads;
 mod loads;
 mod many;
 mod parts;

@@ -10,6 +10,7 @@ use std::{
         Arc, Mutex, MutexGuard,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
+    time::Duration,
 };
 
 use rand::{SeedableRng, rngs::SmallRng};
@@ -20,6 +21,7 @@ use crate::engine::metrics::{Histogram, Slot};
 use crate::engine::{
     clock::Clock,
     event::Publisher,
+    failed_loads::FailedLoads,
     panics,
     store::{LockWait, StepLimits, Store},
     sweeper::{Sweep, SweepReport},
@@ -31,6 +33,8 @@ pub(crate) struct SharedState<K, V, S> {
     pub(crate) clock: Clock,
     /// In an `Arc` of its own: streams hold it and must not keep the cache alive.
     pub(crate) publisher: Arc<Publisher<K, V>>,
+    /// Present if the cache keeps errors, or refreshes values in the background.
+    pub(crate) failed_loads: Option<FailedLoads>,
     sweep: Mutex<Sweep>,
     /// Runs the tasks of the cache, also if a handle is used outside of the runtime.
     pub(crate) runtime: Handle,
@@ -128,6 +132,7 @@ impl<K, V, S> SharedState<K, V, S> {
             store,
             clock,
             publisher: Arc::new(publisher),
+            failed_loads: None,
             sweep: Mutex::new(sweep),
             runtime,
             name,
@@ -143,6 +148,12 @@ impl<K, V, S> SharedState<K, V, S> {
             task: Mutex::default(),
             shut_down: Notify::new(),
         }
+    }
+
+    /// Keeps failed loads of at most `max` keys, and their errors for this TTL.
+    pub(crate) fn with_failed_loads(mut self, negative_ttl: Option<Duration>, max: usize) -> Self {
+        self.failed_loads = Some(FailedLoads::new(self.clock.clone(), negative_ttl, max));
+        self
     }
 
     pub(crate) fn name(&self) -> &str {

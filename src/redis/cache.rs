@@ -12,7 +12,7 @@ mod deadlines;
 mod event_record;
 mod events;
 mod expiry;
-mod failed_loads;
+mod failures;
 mod flights;
 #[cfg(fleeting_fuzzing)]
 pub(super) mod fuzzing;

@@ -1,19 +1,25 @@
 //! Errors kept by `negative_ttl`, and the backoff of refreshes: lifetime, discarding, and bound.
 
 use std::{
-    hash::{BuildHasherDefault, Hasher},
+    hash::{BuildHasherDefault, Hash, Hasher},
+    panic::AssertUnwindSafe,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicU32, Ordering::SeqCst},
+        atomic::{AtomicBool, AtomicU32, Ordering::SeqCst},
     },
     time::Duration,
 };
 
 use fleeting::{Cache, Op, Sweep};
 use futures::FutureExt;
-use tokio::{runtime::Handle, sync::Semaphore, time::advance};
+use tokio::{
+    runtime::Handle,
+    sync::Semaphore,
+    time::{advance, sleep},
+};
 use tokio_test::{assert_pending, assert_ready, task::spawn};
 
+const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -81,19 +87,82 @@ async fn kept_error_survives_calls_that_do_not_write() {
 
 /// All keys have one hash, so only their values tell their errors apart.
 #[tokio::test(start_paused = true)]
-async fn kept_error_is_found_by_a_borrowed_key() {
+async fn kept_error_is_found_by_a_borrowed_key_and_by_no_other_with_its_hash() {
     let builder = Cache::<String, u32>::builder().hasher(BuildHasherDefault::<SameHash>::default());
     let cache = builder.negative_ttl(MINUTE).build();
     for key in ["ada", "grace"] {
-        let load = async move || Err::<u32, _>(key);
-        assert_eq!(*cache.get_or_try_set_with(key, MINUTE, load).await.unwrap_err(), key);
-    }
-    for key in ["ada", "grace"] {
-        let load = async || Ok::<_, &str>(2);
-        assert_eq!(*cache.get_or_try_set_with(key, MINUTE, load).await.unwrap_err(), key);
+        for error in [key, "the error is kept"] {
+            let load = async move || Err::<u32, _>(error);
+            assert_eq!(*cache.get_or_try_set_with(key, MINUTE, load).await.unwrap_err(), key);
+        }
     }
     let load = async || Ok::<_, &str>(2);
     assert_eq!(cache.get_or_try_set_with("alan", MINUTE, load).await, Ok(2));
+}
+
+/// A key whose `Eq` panics on demand.
+#[derive(Clone, Debug)]
+struct Panicking(u32, Arc<AtomicBool>);
+
+impl PartialEq for Panicking {
+    fn eq(&self, other: &Self) -> bool {
+        assert!(!self.1.load(SeqCst), "the panic of this test");
+        self.0 == other.0
+    }
+}
+
+impl Eq for Panicking {}
+
+impl Hash for Panicking {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u32(self.0);
+    }
+}
+
+/// An error whose `Drop` panics.
+#[derive(Debug)]
+struct PanicsInDrop;
+
+impl Drop for PanicsInDrop {
+    fn drop(&mut self) {
+        panic!("the panic of this test");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn panic_of_eq_leaves_kept_errors_usable() {
+    let cache: Cache<Panicking, u32> = Cache::builder().negative_ttl(MINUTE).build();
+    let panics = Arc::new(AtomicBool::new(false));
+    let key = |n| Panicking(n, panics.clone());
+    let fails = async || Err::<u32, _>("no");
+    for n in 0..1_000 {
+        assert!(cache.get_or_try_set_with(&key(n), MINUTE, fails).await.is_err());
+    }
+    panics.store(true, SeqCst);
+    for n in 0..1_000 {
+        let key = key(n);
+        let load = AssertUnwindSafe(cache.get_or_try_set_with(&key, MINUTE, fails));
+        assert!(load.catch_unwind().await.is_err());
+    }
+    panics.store(false, SeqCst);
+    let load = async || Ok::<_, &str>(2);
+    for n in 0..1_000 {
+        assert!(cache.get_or_try_set_with(&key(n), MINUTE, load).await.is_err(), "it is kept");
+        cache.set_ex(key(n), 1, Duration::ZERO).await;
+        assert_eq!(cache.get_or_try_set_with(&key(n), MINUTE, load).await, Ok(2));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn write_discards_an_error_whose_drop_panics() {
+    let cache: Cache<u32, u32> = Cache::builder().negative_ttl(MINUTE).build();
+    let fails = async || Err::<u32, _>(PanicsInDrop);
+    let returned = cache.get_or_try_set_with(&1, MINUTE, fails).await;
+    // The cache holds the last reference.
+    drop(returned);
+    cache.set_ex(1, 1, Duration::ZERO).await;
+    let load = async || Ok::<_, &str>(2);
+    assert_eq!(cache.get_or_try_set_with(&1, MINUTE, load).await, Ok(2));
 }
 
 #[derive(Default)]
@@ -169,12 +238,48 @@ async fn manual_sweep_removes_expired_errors() {
     assert_eq!(Arc::strong_count(&error), 1);
 }
 
+/// A sweeper without entries rests, and its rests are longer than the lifetime of the error.
+#[tokio::test(start_paused = true)]
+async fn resting_sweeper_removes_expired_errors_in_time() {
+    let cache: Cache<u32, u32> = Cache::builder().negative_ttl(3 * SECOND).build();
+    sleep(10 * MINUTE).await;
+    for n in 0..20 {
+        let error = Arc::new(());
+        let kept = error.clone();
+        let fails = async move || Err::<u32, _>(kept);
+        assert!(cache.get_or_try_set_with(&n, MINUTE, fails).await.is_err());
+        sleep(3 * SECOND - MS).await;
+        assert_eq!(Arc::strong_count(&error), 2);
+        sleep(101 * MS).await;
+        assert_eq!(Arc::strong_count(&error), 1);
+        sleep(37 * SECOND).await;
+    }
+}
+
+/// A subscriber that does not read holds back the removal of expired values, but not that of errors.
+#[tokio::test(start_paused = true)]
+async fn full_subscriber_does_not_hold_back_the_removal_of_expired_errors() {
+    let cache: Cache<u32, u32> = Cache::builder().negative_ttl(3 * SECOND).build();
+    let _unread = cache.events_lossless(1);
+    for n in 0..100 {
+        cache.set_ex(n, n, SECOND).await;
+    }
+    let error = Arc::new(());
+    let kept = error.clone();
+    let fails = async move || Err::<u32, _>(kept);
+    assert!(cache.get_or_try_set_with(&100, MINUTE, fails).await.is_err());
+    sleep(4 * SECOND).await;
+    assert!(!cache.is_empty(), "the sweep is held back");
+    assert_eq!(Arc::strong_count(&error), 1);
+}
+
 #[tokio::test]
-async fn shutdown_stops_the_sweeper_of_kept_errors() {
+async fn kept_errors_have_no_task_of_their_own() {
     let tasks = || Handle::current().metrics().num_alive_tasks();
     let before = tasks();
     let cache: Cache<u32, u32> = Cache::builder().negative_ttl(MINUTE).build();
     assert!(cache.get_or_try_set_with(&1, MINUTE, async || Err::<u32, _>("no")).await.is_err());
+    assert_eq!(tasks(), before + 1, "the sweeper of the cache");
     cache.shutdown().await;
     for _ in 0..10 {
         tokio::task::yield_now().await;
@@ -214,15 +319,22 @@ async fn panic_of_a_weigher_in_a_refresh_delays_the_next_refresh() {
     assert_eq!(cache.get(&1).await, Some(2));
 }
 
-/// No more errors than `max_entries` are kept.
+/// No more errors than `max_entries` are kept, or 10,000 with `max_weight`, and not many fewer.
 #[tokio::test(start_paused = true)]
-async fn kept_errors_are_bounded_by_max_entries() {
-    let cache: Cache<u32, u32> = Cache::builder().negative_ttl(MINUTE).max_entries(100).build();
-    let error = Arc::new(());
-    for key in 0..10_000 {
-        let error = error.clone();
-        let fails = async move || Err::<u32, _>(error);
-        assert!(cache.get_or_try_set_with(&key, MINUTE, fails).await.is_err());
+async fn kept_errors_are_bounded() {
+    let builder = || Cache::<u32, u32>::builder().negative_ttl(MINUTE);
+    let caches = [1, 100, 5_000].map(|max| (builder().max_entries(max), max));
+    for (builder, max) in caches.into_iter().chain([(builder().max_weight(5, |_, _| 1), 10_000)]) {
+        let cache = builder.build();
+        let error = Arc::new(());
+        for key in 0..20_000 {
+            let error = error.clone();
+            let fails = async move || Err::<u32, _>(error);
+            assert!(cache.get_or_try_set_with(&key, MINUTE, fails).await.is_err());
+            let load = async || Ok::<_, Arc<()>>(2);
+            assert!(cache.get_or_try_set_with(&key, MINUTE, load).await.is_err(), "it is kept");
+        }
+        let kept = Arc::strong_count(&error) - 1;
+        assert!((max * 9 / 10..=max).contains(&kept), "{kept} of {max}");
     }
-    assert!(Arc::strong_count(&error) <= 101, "{}", Arc::strong_count(&error));
 }

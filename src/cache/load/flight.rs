@@ -13,7 +13,7 @@ use super::{
     ttl::TimeToLive,
 };
 use crate::{
-    cache::{Cache, any_key::AnyKey, reentrancy::ReentrancyScope},
+    cache::{Cache, reentrancy::ReentrancyScope},
     engine::{
         state::SharedState,
         store::{Failure, Flight, Location, Lookup, Member, Preceding},
@@ -186,7 +186,7 @@ where
     ) {
         let _flush = self.shared.publisher.flush_on_panic();
         let flight = &load_guard.flight;
-        let failure = self.failure_location(&key);
+        let failure = self.failure_hash(&key);
         let mut new = self.shared.store.new_entry_with(key, value.clone());
         new.tags = match tags {
             None => flight.replaced_tags(),
@@ -211,9 +211,14 @@ where
 
     /// Records a failed load, unless a write takes precedence.
     pub(super) fn record_failure(&self, flight: &Flight<V>, key: K, error: Option<Failure>) {
-        let Some(failures) = &self.freshness_policy.failures else { return };
-        let key = AnyKey::new(self.shared.store.locate(&key).hash(), key);
-        failures.record(key, error, &|| flight.is_superseded());
+        let SharedState { failed_loads: Some(failed_loads), store, .. } = &*self.shared else {
+            return;
+        };
+        let location = store.locate(&key);
+        let is_superseded = || store.is_superseded(location, flight);
+        failed_loads.record(location.hash(), key, error, &is_superseded);
+        store.wake_if_resting();
+        self.shared.publisher.flush();
     }
 
     /// Returns the guard of a caller or a background refresh that has joined a flight.

@@ -259,9 +259,9 @@ where
     {
         let mut call = LoadCall::new(self.shared.store.locate(key));
         loop {
-            let failures = self.freshness_policy.failures.as_ref();
+            let failed_loads = self.shared.failed_loads.as_ref();
             let hash = call.location.hash();
-            if let Some(error) = failures.and_then(|failures| failures.error::<K, _, _>(hash, key))
+            if let Some(error) = failed_loads.and_then(|failed| failed.error::<K, _, _>(hash, key))
             {
                 return self.stale_or_error(key, error);
             }

@@ -123,8 +123,8 @@ where
         Fut: Future<Output = Result<V, E>> + Send + 'static,
     {
         let location = self.shared.store.locate(key);
-        let failures = self.freshness_policy.failures.as_ref();
-        if failures.is_some_and(|failures| !failures.may_retry::<K, _>(location.hash(), key)) {
+        let failed_loads = self.shared.failed_loads.as_ref();
+        if failed_loads.is_some_and(|failed| !failed.may_retry::<K, _>(location.hash(), key)) {
             return;
         }
         let (store, clock) = (&self.shared.store, &self.shared.clock);

@@ -110,6 +110,15 @@ where
         may_sleep
     }
 
+    /// Wakes the sweeper if it rests, because of work of which it does not know when it is due.
+    pub(crate) fn wake_if_resting(&self) {
+        // Pairs with the fence in `arm_wake_deadline`, as that of `note_earliest_expiry` does.
+        fence(SeqCst);
+        if self.context.wake_deadline.load(Relaxed) != 0 {
+            self.context.journal.request_wake();
+        }
+    }
+
     /// Disarms the wake deadline, because the sweeper is awake.
     pub(crate) fn disarm_wake_deadline(&self) {
         self.context.wake_deadline.store(0, Relaxed);

@@ -165,6 +165,15 @@ where
         has_ended
     }
 
+    /// Returns whether a write or the removal of a tag takes precedence over the load of a flight.
+    ///
+    /// Writes are counted under the lock taken here. So a write that this call does not see finds all that its caller
+    /// has stored before.
+    pub(crate) fn is_superseded(&self, location: Location, flight: &Flight<V>) -> bool {
+        let _locked = self.lock_shard(location.shard());
+        flight.is_superseded()
+    }
+
     pub(crate) fn leave_load(&self, location: Location, flight: &Arc<Flight<V>>) {
         self.leave(location, |waiters| waiters.loads.leave(location.hash(), flight));
     }

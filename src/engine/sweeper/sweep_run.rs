@@ -33,8 +33,8 @@ pub(super) const YIELD_AFTER: u64 = 8_192;
 /// Cost of an entry that expires (it is moved, published and dropped) or moves to another table, in examined entries.
 const MOVE_COST: u64 = 16;
 
-/// Number of steps of the tag purge between two yields.
-const TAG_PURGE_STEPS: usize = 16;
+/// Number of steps of the tag purge, or of the removal of failed loads, between two yields.
+const PURGE_STEPS: usize = 16;
 
 /// A sweep in progress. It holds nothing of the cache between two steps.
 pub(crate) struct SweepRun<K, V> {
@@ -122,7 +122,7 @@ where
         cache: &SharedState<K, V, S>,
     ) -> bool {
         let purge = || {
-            if self.evict_deferred(cache).is_some() {
+            if self.evict_deferred(cache).or_else(|| self.remove_failed(cache)).is_some() {
                 return true;
             }
             // Tags may have been removed since the sweep began.
@@ -160,7 +160,8 @@ where
         let (before, moved_before) = (self.report, self.moved);
         let start = cache.clock.now();
         let mut now = start;
-        let step = self.evict_deferred(cache).or_else(|| self.remove_tagged(cache));
+        let step = self.evict_deferred(cache).or_else(|| self.remove_failed(cache));
+        let step = step.or_else(|| self.remove_tagged(cache));
         if let Some(Step::Yield) = step {
             self.report.elapsed += cache.clock.now().since(start);
             return Step::Yield;
@@ -210,13 +211,22 @@ where
         has_more.then_some(Step::Yield)
     }
 
+    /// Removes some of the failed loads that have ended; returns `None` if there are no more.
+    fn remove_failed<S>(&self, cache: &SharedState<K, V, S>) -> Option<Step> {
+        let failed_loads = cache.failed_loads.as_ref()?;
+        for _ in 0..PURGE_STEPS {
+            report_panics(cache.name(), failed_loads.remove_ended()?);
+        }
+        Some(Step::Yield)
+    }
+
     /// Purges some of the entries whose tag was removed; returns `None` if there are no more.
     fn remove_tagged<S: BuildHasher + Clone>(
         &mut self,
         cache: &SharedState<K, V, S>,
     ) -> Option<Step> {
         let purge = self.tag_purge.as_mut()?;
-        for _ in 0..TAG_PURGE_STEPS {
+        for _ in 0..PURGE_STEPS {
             let room = cache.publisher.room(Cause::Removed);
             let (removed, has_more) = cache.store.remove_tagged(purge, &cache.clock, room);
             cache.publisher.flush();
@@ -257,10 +267,7 @@ where
         // Without the lock of the shard, and before the next window: waiters of an event must not wait for the whole
         // sweep.
         cache.publisher.flush();
-        let panicked = panics::drop_all(self.unrecorded.drain(..));
-        if panicked > 0 {
-            tracing::error!(cache = cache.name(), panicked, "drop of expired values panicked");
-        }
+        report_panics(cache.name(), panics::drop_all(self.unrecorded.drain(..)));
         self.report.looked_at += swept.looked_at as u64;
         self.report.expired += swept.expired as u64;
         self.moved += swept.moved as u64;
@@ -305,6 +312,13 @@ where
             .extend(order.into_iter().map(|shard| (Store::<K, V, S>::begin_shard_pass(shard), 0)));
         self.pass_start = (self.report.looked_at, self.report.expired);
         self.report.passes += 1;
+    }
+}
+
+/// Logs the number of expired entries or errors whose drop panicked.
+fn report_panics(cache: &str, panicked: usize) {
+    if panicked > 0 {
+        tracing::error!(cache, panicked, "drop of expired values panicked");
     }
 }
 

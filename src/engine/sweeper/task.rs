@@ -224,14 +224,24 @@ where
 {
     let now = cache.clock.now();
     let longest = every.saturating_mul(max_ticks);
-    let rest = cache.store.until_due(now).map_or(longest, |until_due| longest.min(until_due));
+    let until_end = || cache.failed_loads.as_ref().and_then(|failed| failed.until_end(now));
+    let until_due = cache.store.until_due(now).into_iter().chain(until_end());
+    let rest = until_due.fold(longest, Duration::min);
     let at = last_tick.checked_add(last_tick.elapsed().checked_add(rest)?)?;
     // Rounded up to a tick.
     let ticks = ticks_since(last_tick, at - Duration::from_nanos(1), every) + 1;
     let wake_at = last_tick.checked_add(every.checked_mul(ticks)?)?;
     let is_worthwhile = wake_at.saturating_duration_since(Instant::now()) > every;
     let until = now.later(u64::try_from(rest.as_nanos()).ok()?);
-    (is_worthwhile && cache.store.arm_wake_deadline(until)).then_some(wake_at)
+    if !is_worthwhile || !cache.store.arm_wake_deadline(until) {
+        return None;
+    }
+    // Again: a failure that is recorded later finds the wake deadline armed.
+    if until_end().is_some_and(|until_end| until_end < rest) {
+        cache.store.disarm_wake_deadline();
+        return None;
+    }
+    Some(wake_at)
 }
 
 /// Returns the number of whole ticks from `tick` to `at`.

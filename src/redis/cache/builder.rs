@@ -20,7 +20,7 @@ use super::{
     },
     Cache,
     commands::Commands,
-    failed_loads::FailedLoads,
+    failures::Failures,
     near::{MakeNearCache, NearCache, NearSettings},
     state::CacheState,
     stats::{Counters, NearCounters},
@@ -324,8 +324,7 @@ impl<K, V> CacheBuilder<K, V> {
         let counts = near.clone().map(|near| near as Arc<dyn NearCounters>);
         let counters = Arc::new(Counters::new(counts));
         let seed = rand::make_rng::<SmallRng>().random();
-        let freshness =
-            FreshnessPolicy::without_failures(self.settings, seed, self.refresh_error_hook);
+        let freshness = FreshnessPolicy::new(self.settings, seed, self.refresh_error_hook);
         let keeps_failures =
             self.settings.negative_ttl.is_some() || self.settings.refresh_ahead > 0.0;
         #[cfg(feature = "metrics")]
@@ -335,8 +334,7 @@ impl<K, V> CacheBuilder<K, V> {
             commands,
             format: self.format,
             freshness: Arc::new(freshness),
-            failures: keeps_failures
-                .then(|| Arc::new(FailedLoads::new(self.settings.negative_ttl))),
+            failures: keeps_failures.then(|| Arc::new(Failures::new(self.settings.negative_ttl))),
             event_capacity: self.event_capacity,
             lease: self.lease,
             poll_every: self.poll_every,

@@ -8,7 +8,7 @@ use tokio::time::{Instant, timeout};
 use super::{
     super::{Error, Format},
     expiry::{Expiry, Freshness},
-    failed_loads::{FailedLoads, WritesBefore},
+    failures::BegunLoad,
     flights::LoadGuard,
     lease::Lease,
     stats::Counters,
@@ -30,7 +30,8 @@ pub(super) struct Load {
     pub(super) format: Format,
     pub(super) counters: Arc<Counters>,
     pub(super) freshness: Arc<Freshness>,
-    pub(super) failures: Option<(Arc<FailedLoads>, WritesBefore)>,
+    /// Present if failures are kept.
+    pub(super) begun: Option<BegunLoad>,
     /// True if no caller waits for this load itself.
     pub(super) is_refresh: bool,
 }
@@ -48,7 +49,7 @@ impl Load {
         F: FnOnce() -> Fut,
         Fut: Future<Output = Result<V, E>>,
     {
-        let Self { name, key, mut guard, lease, format, counters, freshness, failures, is_refresh } =
+        let Self { name, key, mut guard, lease, format, counters, freshness, begun, is_refresh } =
             self;
         counters.load();
         let started = Instant::now();
@@ -64,8 +65,8 @@ impl Load {
             Err(error) => {
                 counters.failed_load();
                 let error = Arc::new(error);
-                if let Some((failures, before)) = &failures {
-                    failures.record(&key, *before, Some(error.clone()));
+                if let Some(begun) = &begun {
+                    begun.record_failure(&key, Some(error.clone()));
                 }
                 match is_refresh {
                     // A caller that waits loads with its own loader, as after a refresh of the embedded cache.
@@ -106,9 +107,8 @@ impl Load {
                 guard.finish_with_retry();
             }
         }
-        if let Some((failures, _)) = &failures {
-            // A success ends a series of failures.
-            drop(failures.discard_on_drop([&key[..]]));
+        if let Some(begun) = &begun {
+            begun.record_success();
         }
         Ok(Ok(value))
     }
@@ -122,14 +122,14 @@ impl Load {
         Fut: Future<Output = Result<V, E>>,
     {
         let (name, key, counters) = (self.name.clone(), self.key.clone(), self.counters.clone());
-        let failures = self.failures.clone();
+        let begun = self.begun.clone();
         // The load owns the policy while it runs: afterwards, only handles of the cache do.
         let freshness = Arc::downgrade(&self.freshness);
         let loaded = panics::caught(timeout(REFRESH_TIMEOUT, self.run(ttl, loader))).await;
         if !matches!(loaded, Ok(Ok(_))) {
             counters.failed_load();
-            if let Some((failures, before)) = &failures {
-                failures.record(&key, *before, None);
+            if let Some(begun) = &begun {
+                begun.record_failure(&key, None);
             }
         }
         let report = |error: &dyn Debug| {

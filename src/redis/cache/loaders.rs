@@ -12,7 +12,7 @@ use tokio::{
 use super::{
     super::{Error, codec::encode_key, error::is_out_of_memory},
     Cache,
-    failed_loads::{FailedLoads, WritesBefore},
+    failures::BegunLoad,
     flights::{FlightOutcome, LoadGuard},
     lease::{Lease, LeaseLookup, POLL_PAUSE, peek},
     load::Load,
@@ -247,14 +247,14 @@ where
     {
         let commands = self.state.commands.clone();
         let mut lease = Lease::new(commands, key.to_vec(), self.state.lease, ttl.has_tags());
-        let failures = self.begin_load(key);
+        let begun = self.begin_load(key);
         let started = Instant::now();
         let (stale, lease) = loop {
             guard.begin_load();
             match lease.lookup(false).await {
                 Err(error) if is_out_of_memory(&error) => {
                     let stale = self.peek_stale(key).await?;
-                    let load = self.new_load(key, guard, Err(error), failures, false);
+                    let load = self.new_load(key, guard, Err(error), begun, false);
                     // Not in the background: as its value is not cached, callers would never get it.
                     let loaded = load.run(ttl, loader).await?;
                     return Ok(loaded.or_else(|error| stale.ok_or(error)));
@@ -279,7 +279,7 @@ where
                 }
             }
         };
-        let load = self.new_load(key, guard, Ok(lease), failures, stale.is_some());
+        let load = self.new_load(key, guard, Ok(lease), begun, stale.is_some());
         match stale {
             Some(value) => {
                 let value = self.state.decode(key, &value);
@@ -297,7 +297,7 @@ where
         key: &[u8],
         guard: LoadGuard,
         lease: Result<Lease, Error>,
-        failures: Option<(Arc<FailedLoads>, WritesBefore)>,
+        begun: Option<BegunLoad>,
         is_refresh: bool,
     ) -> Load {
         Load {
@@ -308,7 +308,7 @@ where
             format: self.state.format,
             counters: self.state.counters.clone(),
             freshness: self.state.freshness.clone(),
-            failures,
+            begun,
             is_refresh,
         }
     }

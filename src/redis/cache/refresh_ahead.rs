@@ -9,7 +9,7 @@ use super::{
     super::Error,
     Cache,
     expiry::expires_at,
-    failed_loads::{FailedLoads, WritesBefore},
+    failures::BegunLoad,
     lease::{Lease, LeaseLookup},
     load::Load,
 };
@@ -57,7 +57,7 @@ where
         if !guard.is_leader() {
             return;
         }
-        let failures = self.begin_load(&key);
+        let begun = self.begin_load(&key);
         let commands = self.state.commands.clone();
         let mut lease = Lease::new(commands, key.clone(), self.state.lease, ttl.has_tags());
         let (name, format) = (self.state.name.clone(), self.state.format);
@@ -76,7 +76,7 @@ where
                 format,
                 counters,
                 freshness,
-                failures,
+                begun,
                 is_refresh: true,
             };
             load.run_refresh(ttl, loader).await;
@@ -90,10 +90,8 @@ where
     }
 
     /// Notes the beginning of a load, if failures are kept.
-    pub(super) fn begin_load(&self, key: &[u8]) -> Option<(Arc<FailedLoads>, WritesBefore)> {
-        let failures = self.state.failures.clone()?;
-        let before = failures.begin_load(key);
-        Some((failures, before))
+    pub(super) fn begin_load(&self, key: &[u8]) -> Option<BegunLoad> {
+        self.state.failures.as_ref().map(|failures| failures.begin_load(key))
     }
 
     /// Looks up a key and the time at which its value expires, if it does.

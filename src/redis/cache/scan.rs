@@ -149,7 +149,7 @@ where
         try_join_all(loads).await?;
         // After the loads were invalidated: their errors are not kept, either.
         if let Some(failures) = &self.state.failures {
-            failures.discard_all();
+            failures.discard_all().await;
         }
         let mut scan = ScanCursor::new();
         while let Some(keys) = scan.next_page(self.commands()).await? {

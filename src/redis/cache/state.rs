@@ -14,7 +14,7 @@ use super::{
     commands::Commands,
     event_record::EventDecoder,
     expiry::Freshness,
-    failed_loads::{DiscardOnDrop, FailedLoads},
+    failures::{DiscardOnDrop, Failures},
     flights::Flights,
     near::DynNearCache,
     stats::Counters,
@@ -30,7 +30,7 @@ pub(super) struct CacheState<K, V> {
     /// Its strong count is one, apart from loads that are running: see [`Load::run_refresh`](super::load::Load).
     pub(super) freshness: Arc<Freshness>,
     /// Failed loads of this process, if `negative_ttl` or `refresh_ahead` needs them.
-    pub(super) failures: Option<Arc<FailedLoads>>,
+    pub(super) failures: Option<Arc<Failures>>,
     pub(super) event_capacity: usize,
     pub(super) lease: Duration,
     /// Pause between two polls of a subscriber.

@@ -1,9 +1,6 @@
 //! Errors kept by `negative_ttl`, and the backoff of background refreshes.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Duration,
-};
+use std::{collections::BTreeMap, time::Duration};
 
 use super::{Bound, Key, Settings, Value};
 
@@ -18,8 +15,6 @@ pub(super) struct Failures {
     /// Number of failures that are certainly kept.
     bound: usize,
     failures: BTreeMap<Key, Failure>,
-    /// Keys that have failed since the last `clear`. The cache counts discarded failures in its bound, too.
-    failed: BTreeSet<Key>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -43,7 +38,7 @@ impl Failures {
             Bound::None | Bound::Weight(_) => usize::MAX,
         };
         let negative_ttl = settings.negative_ttl.unwrap_or_default();
-        Self { negative_ttl, bound, failures: BTreeMap::new(), failed: BTreeSet::new() }
+        Self { negative_ttl, bound, failures: BTreeMap::new() }
     }
 
     pub(super) fn record(&mut self, key: Key, error: Value, now: Duration) {
@@ -54,8 +49,8 @@ impl Failures {
             Some(last) => last.in_a_row_at(now, self.negative_ttl),
             None => (0, 0),
         };
-        self.failed.insert(key);
-        if self.failed.len() > self.bound {
+        self.failures.remove(&key);
+        if self.failures.len() >= self.bound {
             self.failures.values_mut().for_each(|failure| failure.is_certain = false);
         }
         let in_a_row = (least + 1, most + 1);
@@ -68,7 +63,6 @@ impl Failures {
 
     pub(super) fn clear(&mut self) {
         self.failures.clear();
-        self.failed.clear();
     }
 
     /// Returns the error that `negative_ttl` keeps for the key, and whether it does.
