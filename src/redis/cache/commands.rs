@@ -190,7 +190,10 @@ impl Commands {
 
     pub(super) fn get_ex(&self, key: &[u8], expiry: Expiry) -> Call<'_> {
         match (self.retention, expiry) {
-            (None, Expiry::Immediate) => self.remove(key),
+            // Redis rejects a TTL of 0, but not a deadline that has passed. `GETDEL` would end the load of a missing key.
+            (None, Expiry::Immediate) => {
+                self.changing_command("GETEX", key, expiry).arg("PXAT").arg(1)
+            }
             (None, Expiry::After(ttl)) => {
                 self.changing_command("GETEX", key, expiry).arg("PX").arg(ttl)
             }

@@ -37,7 +37,6 @@ where
         Q: Serialize + ?Sized,
     {
         let key = encode_key(key)?;
-        let _discards_failure = self.state.discard_failure(&key);
         // Bounded: under contention, each round can lose again.
         let deadline = self.client().deadline(None);
         let mut current = self.commands().get_live(&key).await?;
@@ -46,6 +45,8 @@ where
             let result = change(&mut value);
             let new = stored_with_tags_of(&old, self.state.format.encode(&value)?);
             let call = self.commands().compare_and_swap(&key, &old, &new);
+            // Not before: without a value, nothing is written, and the error of the last load still counts.
+            let _discards_failure = self.state.discard_failure(&key);
             // The script returns the current value if it differs, which saves a read in the next round.
             let (is_swapped, now): (bool, _) = call.send_once(self.client()).await?;
             if is_swapped {
