@@ -71,9 +71,10 @@ use crate::engine::{coop, event::Cause, hasher::DefaultHasher, state::SharedStat
 /// [`events_lossless`](Cache::events_lossless)).
 ///
 /// Most methods correspond to a Redis command and behave like it. Operations on the same key are atomic, unless the
-/// documentation of a method states otherwise. Lookups accept any form of the key that is [`Equivalent`] to it (`&str`
-/// for `String`). Methods that may have to store the key, such as the loader methods, accept any form that can be made
-/// owned ([`ToKey`](crate::ToKey)).
+/// documentation of a method states otherwise. The guide has [tables](crate::guide::crossings) of the methods and of
+/// what they do to a load of their key, to its kept error, stale value, idle time and tags. Lookups accept any form of
+/// the key that is [`Equivalent`] to it (`&str` for `String`). Methods that may have to store the key, such as the
+/// loader methods, accept any form that can be made owned ([`ToKey`](crate::ToKey)).
 ///
 /// # Bounds
 ///

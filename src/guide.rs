@@ -6,6 +6,7 @@
 //! | --- | --- |
 //! | [`streams`] | event streams, and their behavior with slow subscribers |
 //! | [`loaders`] | loading missing values: single flight, errors, stale values, refreshes |
+//! | [`crossings`] | methods called during a load, or for a key with an error, a stale value or a tag: which of the two wins |
 //! | [`many_keys`] | batches, keys of several parts, read-modify-write, tags, waiting for a key |
 //! | [`bounds`] | limiting a cache by entries or by weight, and how it evicts |
 //! | [`handles`] | lifetime of a cache, weak handles, `static` caches and their runtime |
@@ -83,6 +84,9 @@ pub mod handles {}
 
 #[doc = include_str!("guide/loaders.md")]
 pub mod loaders {}
+
+#[doc = include_str!("../docs/crossings.md")]
+pub mod crossings {}
 
 #[doc = include_str!("guide/many_keys.md")]
 pub mod many_keys {}

@@ -12,6 +12,8 @@ mod comparison;
 mod log;
 #[path = "../common/oracle.rs"]
 mod oracle;
+#[path = "../common/pairs.rs"]
+mod pairs_table;
 #[path = "../common/patience.rs"]
 mod patience;
 #[path = "../common/sequences.rs"]
@@ -40,6 +42,7 @@ mod logging;
 mod many;
 mod many_writes;
 mod model;
+mod pairs;
 mod panicking_drops;
 mod promises;
 mod refresh_errors;

@@ -18,6 +18,8 @@ mod layer_crossings;
 mod log;
 #[path = "../common/several_limits.rs"]
 mod oracle;
+#[path = "../common/pairs.rs"]
+mod pairs_table;
 #[path = "../common/patience.rs"]
 mod patience;
 #[path = "../common/redis.rs"]
@@ -62,6 +64,7 @@ mod near_history;
 mod near_many;
 mod network;
 mod outages;
+mod pairs;
 mod permissions;
 mod rate_limiter;
 mod rate_limiter_eviction;

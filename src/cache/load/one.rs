@@ -52,7 +52,7 @@ where
     /// and then loads again. It waits for two loads at most, since it accepts each that began after the call itself.
     /// [`expire`](Cache::expire) and the like take precedence over `ttl` during a refresh, and over the loaded value if
     /// they let it expire. [`remove_if`](Cache::remove_if) and [`retain`](Cache::retain) do not affect the load of a
-    /// missing key, because they examine entries.
+    /// missing key, because they examine entries. A [table](crate::guide::crossings) shows the outcome for each method.
     ///
     /// # Recursion
     ///

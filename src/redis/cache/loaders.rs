@@ -42,13 +42,13 @@ where
     /// means the default TTL, as for [`set`](Cache::set)), a closure that takes the value ([`TimeToLive`]), or any of
     /// these with tags ([`Tagged`](crate::Tagged)). Otherwise, the value keeps the tags of the one that it replaces.
     ///
-    /// Writes to the key during the load (`set`, `remove`, `clear` and so on) take precedence over the loaded value. The
-    /// caller whose loader ran, and those that were waiting before the load began, still get the loaded value, but it is
-    /// not cached, and later callers ask the server again. So no caller of this process waits for more than two loads. A
-    /// deadline that is set during a refresh (`expire`, `persist` and so on) becomes that of the loaded value, which is not
-    /// cached if it has passed. There is one exception: a write is not noticed if its TTL was a minute or more and its value has expired
-    /// before the load ends. A lost lease has the same effect as a write, for example if the server restarts without
-    /// its data.
+    /// Writes to the key during the load (`set`, `remove`, `clear` and so on) take precedence over the loaded value.
+    /// The caller whose loader ran, and those that were waiting before the load began, still get the loaded value, but
+    /// it is not cached, and later callers ask the server again. So no caller of this process waits for more than two
+    /// loads. A deadline that is set during a refresh (`expire`, `persist` and so on) becomes that of the loaded value,
+    /// which is not cached if it has passed. There is one exception: a write is not noticed if its TTL was a minute or
+    /// more and its value has expired before the load ends. A lost lease has the same effect as a write, for example if
+    /// the server restarts without its data. A [table](crate::guide::crossings) shows the outcome for each method.
     ///
     /// A loader may call the cache for other keys. If it requests its own key in the same task, that call runs its own
     /// loader and caches nothing. A loader that requests its own key through another task, or through a cache of the
