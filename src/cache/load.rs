@@ -1,7 +1,8 @@
 //! Loader methods: return the live value of a key, or load it once for all concurrent callers. One question per file:
 //!
 //! - [`look_up`]: is the value live, due for a refresh, stale, or missing?
-//! - [`flight`]: is another caller loading it, whose load may this caller wait for, and is the loaded value stored?
+//! - [`flight`]: is another caller loading it, and whose load may this caller wait for?
+//! - [`store_loaded`]: is the loaded value stored, and its error kept?
 //! - [`one`], [`one_future`], [`many`]: one key with a closure, one key with a future, many keys by one load.
 //! - [`refresh`]: loads although there is a value: in the background, ahead of the deadline, or explicitly.
 //! - [`timeout`]: the time limit of background refreshes.
@@ -13,6 +14,7 @@ mod many;
 mod one;
 mod one_future;
 mod refresh;
+mod store_loaded;
 mod timeout;
 mod ttl;
 

@@ -30,16 +30,16 @@ fn run<F: Future<Output = ()>>(calls: impl FnOnce(Cache<u32, Large>) -> F + Send
 
 #[test]
 fn values_of_16_kib_are_set_changed_and_removed_in_2_mib_of_stack() {
-    assert_eq!(run(async |cache| drop(cache.set_ex(1, [2; SIZE], HOUR).await)), 2);
+    assert_eq!(run(async |cache| _ = cache.set_ex(1, [2; SIZE], HOUR).await), 2);
     assert_eq!(run(async |cache| assert!(cache.set_nx(2, [3; SIZE], Some(HOUR)).await)), 1);
-    assert_eq!(run(async |cache| drop(cache.set_tagged(1, [4; SIZE], HOUR, ["tag"]).await)), 4);
+    assert_eq!(run(async |cache| _ = cache.set_tagged(1, [4; SIZE], HOUR, ["tag"]).await), 4);
     assert_eq!(run(async |cache| cache.set_many([(1, [5; SIZE])], None).await), 5);
-    assert_eq!(run(async |cache| drop(cache.update(&1, |value| value[0] = 6).await)), 6);
-    assert_eq!(run(async |cache| drop(cache.compute(&1, |_| Op::Set([7; SIZE])).await)), 7);
+    assert_eq!(run(async |cache| _ = cache.update(&1, |value| value[0] = 6).await), 6);
+    assert_eq!(run(async |cache| _ = cache.compute(&1, |_| Op::Set([7; SIZE])).await), 7);
     let change = async |_| Op::Set([8; SIZE]);
-    assert_eq!(run(async move |cache| drop(cache.compute_with(&1, change).await)), 8);
-    assert_eq!(run(async |cache| drop(cache.remove(&1).await)), 0);
-    assert_eq!(run(async |cache| drop(cache.get_ex(&1, HOUR).await)), 1);
+    assert_eq!(run(async move |cache| _ = cache.compute_with(&1, change).await), 8);
+    assert_eq!(run(async |cache| _ = cache.remove(&1).await), 0);
+    assert_eq!(run(async |cache| _ = cache.get_ex(&1, HOUR).await), 1);
 }
 
 #[test]
@@ -66,7 +66,7 @@ fn values_of_16_kib_are_loaded_in_2_mib_of_stack() {
         }),
         4
     );
-    assert_eq!(run(async |cache| drop(cache.refresh_with(&1, HOUR, async || [5; SIZE]).await)), 5);
+    assert_eq!(run(async |cache| _ = cache.refresh_with(&1, HOUR, async || [5; SIZE]).await), 5);
     assert_eq!(
         run(async |cache| {
             cache.remove(&1).await;

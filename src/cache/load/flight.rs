@@ -5,7 +5,6 @@ use std::{
     mem,
     ops::ControlFlow,
     sync::{Arc, Weak},
-    time::Duration,
 };
 
 use super::{
@@ -16,7 +15,7 @@ use crate::{
     cache::{Cache, reentrancy::ReentrancyScope},
     engine::{
         state::SharedState,
-        store::{Failure, Flight, Location, Lookup, Member, Preceding},
+        store::{Flight, Location, Lookup, Member, Preceding},
         to_key::ToKey,
     },
 };
@@ -44,7 +43,7 @@ where
     loads_live: bool,
     pub(super) preceding: Preceding,
     /// Number of tag removals before the load of a tagged value began.
-    tagged_since: Option<u64>,
+    pub(super) tagged_since: Option<u64>,
 }
 
 /// Result of joining a flight, or the guard of a caller that has to wait for it.
@@ -173,52 +172,6 @@ where
             Lookup::Failed(error) => Lookup::Failed(error),
             Lookup::Again => Lookup::Again,
         }
-    }
-
-    /// Stores a loaded value, unless a write or the removal of one of its tags takes precedence. Without tags of its
-    /// own, it keeps those of the value that it replaces.
-    pub(super) fn store_loaded(
-        &self,
-        load_guard: &LoadGuard<K, V, S>,
-        key: K,
-        value: &V,
-        (ttl, tags): (Option<Duration>, Option<Vec<String>>),
-    ) {
-        let _flush = self.shared.publisher.flush_on_panic();
-        let flight = &load_guard.flight;
-        let failure = self.failure_hash(&key);
-        let mut new = self.shared.store.new_entry_with(key, value.clone());
-        new.tags = match tags {
-            None => flight.replaced_tags(),
-            Some(names) => {
-                let names: Vec<_> = names.into_iter().map(String::into_boxed_str).collect();
-                let tags = self.shared.store.tags(names.clone());
-                flight.set_tags(tags.clone());
-                // In this order: a later removal is counted by the flight.
-                let last_removal =
-                    |since| self.shared.store.tagged_loads.last_removal(&names, since);
-                flight.set_tag_removal(load_guard.tagged_since.map_or(0, last_removal));
-                tags
-            }
-        };
-        let call = self.call();
-        let deadline = self.deadline_for(ttl, &call);
-        let deadline = || flight.deadline_to_store(deadline, &call);
-        self.shared.store.decide(&mut new, &call, |_, _| deadline().into());
-        self.discard_failure(failure);
-        self.finish_call(&call);
-    }
-
-    /// Records a failed load, unless a write takes precedence.
-    pub(super) fn record_failure(&self, flight: &Flight<V>, key: K, error: Option<Failure>) {
-        let SharedState { failed_loads: Some(failed_loads), store, .. } = &*self.shared else {
-            return;
-        };
-        let location = store.locate(&key);
-        let is_superseded = || store.is_superseded(location, flight);
-        failed_loads.record(location.hash(), key, error, &is_superseded);
-        store.wake_if_resting();
-        self.shared.publisher.flush();
     }
 
     /// Returns the guard of a caller or a background refresh that has joined a flight.

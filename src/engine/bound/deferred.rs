@@ -14,6 +14,11 @@ use crate::engine::sync::{
     },
 };
 
+/// Maximum number of locks under which one part of an eviction evicts live entries: at most about a thousand, which take
+/// about a millisecond. The rest is deferred. Few in the tests of interleavings, so that evictions are deferred in a
+/// small store.
+pub(super) const MAX_EVICTION_STEPS: usize = if cfg!(all(test, shuttle)) { 1 } else { 32 };
+
 /// Weight whose eviction was deferred, and the keys whose entries it must not cost.
 pub(crate) struct Deferred {
     /// Any writer adds to it, and the one whose turn it is subtracts.

@@ -65,6 +65,12 @@ impl<K, V> Bound<K, V> {
         self.limit.load(Relaxed)
     }
 
+    /// Returns whether an entry of this weight exceeds the limit by itself. It is discarded.
+    #[inline]
+    pub(crate) fn is_too_heavy(&self, weight: u32) -> bool {
+        u64::from(weight) > self.limit()
+    }
+
     pub(crate) fn set_limit(&self, limit: u64) {
         // SeqCst, as are the addition and the load in `adjust`, and the loads in `excess`: a writer adds weight and
         // then reads the limit, and this caller lowers the limit and then reads the weight. One of the two must see the

@@ -13,7 +13,7 @@
 
 use std::hash::{BuildHasher, Hash};
 
-use super::limit::Bound;
+use super::{deferred::MAX_EVICTION_STEPS, limit::Bound};
 use crate::engine::{
     clock::{Deadline, Now},
     event::departure::Cause,
@@ -26,10 +26,8 @@ use crate::engine::{
     },
 };
 
-/// Maximum number of locks under which one part of an eviction evicts live entries, and maximum number under which it
-/// removes expired ones: at most some thousand entries, which take about a millisecond. Few in the tests of
-/// interleavings, so that evictions are deferred in a small store.
-const MAX_EVICTION_STEPS: usize = if cfg!(all(test, shuttle)) { 1 } else { 32 };
+/// Maximum number of locks under which one part of an eviction removes expired entries: at most some thousand, which
+/// take about a millisecond.
 const MAX_EXPIRY_STEPS: usize = 64;
 
 /// Maximum number of entries in which one call searches for values with removed tags.
@@ -120,17 +118,11 @@ where
         deadline: Deadline,
         now: &impl Now,
     ) -> Option<Cause> {
-        if self.is_too_heavy(weight) {
+        if self.bound.is_too_heavy(weight) {
             return Some(Cause::Evicted);
         }
         let is_full = self.bound.excess_of(u64::from(more)) > 0;
         (is_full && now.is_expired(deadline)).then_some(Cause::Expired)
-    }
-
-    /// Returns whether an entry of this weight exceeds the limit by itself.
-    #[inline]
-    pub(in crate::engine) fn is_too_heavy(&self, weight: u32) -> bool {
-        u64::from(weight) > self.bound.limit()
     }
 
     /// Evicts live entries of the locked shard for a new entry, unless unreadable ones of any shard or deferred weight
