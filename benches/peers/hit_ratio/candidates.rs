@@ -2,7 +2,11 @@
 
 use moka::policy::EvictionPolicy;
 
-use crate::{replay::Candidate, traces::Request};
+use crate::{
+    replay::Candidate,
+    scans::{self, Scannable, Setup},
+    traces::Request,
+};
 
 /// moka with its default policy, TinyLFU.
 pub(crate) struct Moka(moka::future::Cache<u32, u32>);
@@ -22,6 +26,20 @@ impl Candidate for Moka {
 
     async fn settle(&mut self) {
         self.0.run_pending_tasks().await;
+    }
+}
+
+impl Scannable for Moka {
+    fn set_up(setup: Setup) -> Self {
+        let builder = moka::future::Cache::builder().max_capacity(setup.limit());
+        Self(match setup.is_weighed {
+            true => builder.weigher(|key, _| scans::weight(*key)).build(),
+            false => builder.build(),
+        })
+    }
+
+    async fn has(&mut self, key: u32) -> bool {
+        self.0.contains_key(&key)
     }
 }
 
@@ -46,11 +64,26 @@ impl Candidate for MokaLru {
     }
 }
 
-pub(crate) struct QuickCache(quick_cache::sync::Cache<u32, u32>);
+pub(crate) struct QuickCache(quick_cache::sync::Cache<u32, u32, QuickWeighter>);
+
+#[derive(Clone)]
+struct QuickWeighter {
+    is_weighed: bool,
+}
+
+impl quick_cache::Weighter<u32, u32> for QuickWeighter {
+    fn weight(&self, key: &u32, _: &u32) -> u64 {
+        if self.is_weighed { u64::from(scans::weight(*key)) } else { 1 }
+    }
+}
 
 impl Candidate for QuickCache {
     fn new(capacity: usize) -> Self {
-        Self(quick_cache::sync::Cache::new(capacity))
+        Self(quick_cache::sync::Cache::with_weighter(
+            capacity,
+            capacity as u64,
+            QuickWeighter { is_weighed: false },
+        ))
     }
 
     async fn get(&mut self, key: u32) -> Option<u32> {
@@ -59,6 +92,17 @@ impl Candidate for QuickCache {
 
     async fn set(&mut self, request: &Request, deadline: u32) {
         self.0.insert(request.key, deadline);
+    }
+}
+
+impl Scannable for QuickCache {
+    fn set_up(setup: Setup) -> Self {
+        let weighter = QuickWeighter { is_weighed: setup.is_weighed };
+        Self(quick_cache::sync::Cache::with_weighter(setup.bound as usize, setup.limit(), weighter))
+    }
+
+    async fn has(&mut self, key: u32) -> bool {
+        self.0.contains_key(&key)
     }
 }
 

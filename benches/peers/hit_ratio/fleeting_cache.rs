@@ -6,6 +6,7 @@ use fleeting::Cache;
 
 use crate::{
     replay::Candidate,
+    scans::{self, Scannable, Setup},
     traces::{FOREVER, Request},
 };
 
@@ -32,5 +33,30 @@ impl Candidate for Fleeting {
 
     async fn pass(&mut self) {
         tokio::time::advance(REQUEST).await;
+    }
+}
+
+impl Scannable for Fleeting {
+    fn set_up(setup: Setup) -> Self {
+        let builder = match setup.is_weighed {
+            true => Cache::builder().max_weight(setup.limit(), |key, _| scans::weight(*key)),
+            false => Cache::builder().max_entries(setup.bound as usize),
+        };
+        Self(match setup.shards {
+            Some(shards) => builder.shards(shards).build(),
+            None => builder.build(),
+        })
+    }
+
+    async fn has(&mut self, key: u32) -> bool {
+        self.0.contains_key(&key).await
+    }
+
+    async fn set_all(&mut self, requests: &[Request]) {
+        self.0.set_many(requests.iter().map(|request| (request.key, FOREVER)), None).await;
+    }
+
+    async fn load(&mut self, request: &Request) {
+        self.0.get_or_set_with(&request.key, None, || async { FOREVER }).await;
     }
 }

@@ -10,6 +10,7 @@ mod page;
 mod picture;
 mod reference;
 mod replay;
+mod scans;
 mod traces;
 
 use std::path::PathBuf;
@@ -32,6 +33,9 @@ pub(crate) struct Cell {
 }
 
 fn main() {
+    if std::env::args().any(|word| word == "scans") {
+        return run_scans();
+    }
     let quick = std::env::var_os("FLEETING_QUICK").is_some();
     let shared = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/data");
     let folder = std::env::var_os("FLEETING_TRACES").map_or(shared.into(), PathBuf::from);
@@ -67,11 +71,32 @@ fn main() {
     std::fs::write(format!("{docs}/hit-ratio.md"), page).expect("docs/ can be written");
 }
 
+/// Prints the results of all cells of the grid of scans as a table, and their summary.
+fn run_scans() {
+    let mut results = Vec::new();
+    for (cell, is_tuned) in scans::cells() {
+        let kept = runtime().block_on(async {
+            [
+                scans::run::<fleeting_cache::Fleeting>(cell).await,
+                scans::run::<candidates::Moka>(cell).await,
+                scans::run::<candidates::QuickCache>(cell).await,
+            ]
+        });
+        let [fleeting, moka, quick_cache] = kept;
+        println!("{fleeting:.2}\t{moka:.2}\t{quick_cache:.2}\t{is_tuned}\t{cell:?}");
+        results.push((cell, is_tuned, kept));
+    }
+    println!("{}", scans::summary(&results));
+}
+
 fn run<S: Candidate>(trace: &Trace, capacity: usize) -> f64 {
-    let runtime = tokio::runtime::Builder::new_current_thread()
+    runtime().block_on(replay::<S>(trace, capacity))
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
         .build()
-        .expect("a runtime");
-    runtime.block_on(replay::<S>(trace, capacity))
+        .expect("a runtime")
 }

@@ -263,10 +263,10 @@ fn again(keys: &[u32], chance: f64, farthest: f64, random: &mut Random) -> Optio
     if hit && back <= keys.len() { Some(keys[keys.len() - back]) } else { None }
 }
 
-struct Zipf(Vec<f64>);
+pub(crate) struct Zipf(Vec<f64>);
 
 impl Zipf {
-    fn new(keys: usize, skew: f64) -> Self {
+    pub(crate) fn new(keys: usize, skew: f64) -> Self {
         let mut sum = 0.0;
         let weights = (1..=keys).map(|rank| {
             sum += (rank as f64).powf(-skew);
@@ -276,18 +276,25 @@ impl Zipf {
         Self(sums.iter().map(|part| part / sum).collect())
     }
 
-    fn draw(&self, random: &mut Random) -> u32 {
+    pub(crate) fn draw(&self, random: &mut Random) -> u32 {
         let at = random.unit();
         self.0.partition_point(|sum| *sum < at) as u32
     }
 }
 
 /// Random number generator SplitMix64.
-struct Random(u64);
+pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
+    pub(crate) fn shuffle(&mut self, keys: &mut [u32]) {
+        for i in (1..keys.len()).rev() {
+            let other = (self.unit() * (i + 1) as f64) as usize;
+            keys.swap(i, other);
+        }
+    }
+
     /// Returns a number from 0 (inclusive) to 1 (exclusive).
-    fn unit(&mut self) -> f64 {
+    pub(crate) fn unit(&mut self) -> f64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
