@@ -25,12 +25,9 @@ const MAX_OBSERVATIONS: usize = 1 << 22;
 /// Class of keys without a known hit. Most of them may never occur again, so it shares no observations with the others.
 const NEVER_HIT: usize = 0;
 
-/// Weight of the prior, in observations: with fewer, a class with hits is estimated mostly from all of these.
+/// Weight of a prior, in observations. The initial chances are the prior of keys without a known hit, and of all classes
+/// with hits together. These are the prior of each class with hits.
 const PRIOR_WEIGHT: f32 = 8.0;
-
-/// Weight of the initial chances of all classes with hits. High, so that a scan that displaces some entries with hits
-/// is not taken as proof that the others are worthless too.
-const INITIAL_WEIGHT: f32 = 64.0;
 
 /// Size of a table dimension. A power of two, so that a masked index is in bounds.
 const SLOTS: usize = 16;
@@ -134,11 +131,11 @@ impl Observations {
     /// Returns the worths of a class by age.
     fn worths(&self, class: usize) -> [f32; AGES] {
         let counts = &self.classes[class];
-        let mut prior = initial_chances(class);
+        let mut prior = initial_chances();
         if class != NEVER_HIT {
-            prior = self.sum_after_hits().estimates(&prior, INITIAL_WEIGHT);
+            prior = self.sum_after_hits().estimates(&prior);
         }
-        worths(&counts.estimates(&prior, PRIOR_WEIGHT))
+        worths(&counts.estimates(&prior))
     }
 
     /// Returns the sum of all classes with hits.
@@ -168,15 +165,15 @@ impl ClassCounts {
     }
 
     /// Returns, for each age, the chance that an interval that has lasted until then ends with a hit there: estimated
-    /// from these counts, with `prior` counting as `weight` observations.
-    fn estimates(&self, prior: &[f32; AGES], weight: f32) -> [f32; AGES] {
+    /// from these counts, with `prior` counting as [`PRIOR_WEIGHT`] observations.
+    fn estimates(&self, prior: &[f32; AGES]) -> [f32; AGES] {
         let mut older = 0.0;
         let mut estimates = [0.0; AGES];
         for age in (0..AGES).rev() {
             let (hits, losses) = (self.hits[age], self.losses[age]);
             // A loss within this age is taken to be in the middle of it.
             let at_risk = older + hits + losses / 2.0;
-            estimates[age] = (hits + weight * prior[age]) / (at_risk + weight);
+            estimates[age] = (hits + PRIOR_WEIGHT * prior[age]) / (at_risk + PRIOR_WEIGHT);
             older += hits + losses;
         }
         estimates
@@ -199,17 +196,13 @@ fn worths(chances: &[f32; AGES]) -> [f32; AGES] {
 }
 
 /// Returns the chances that are assumed before anything was observed: they fall with age, so that at first the oldest
-/// entries are evicted. After a hit they are several times higher, so that entries with hits are evicted after the
-/// others. Hit ratios hardly depend on these numbers, but hot keys do if a scan is the first to fill the cache.
-fn initial_chances(class: usize) -> [f32; AGES] {
-    let mut passed = 0.0;
+/// entries are evicted.
+fn initial_chances() -> [f32; AGES] {
+    let mut passed = 1.0;
     WIDTHS.map(|width| {
         let width = f32::from(width);
         passed += width;
-        match class {
-            NEVER_HIT => 0.1 * width / passed,
-            _ => width / (passed + 1.0),
-        }
+        width / passed
     })
 }
 

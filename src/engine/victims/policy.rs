@@ -5,12 +5,15 @@
 //!    gaps. A hit changes nothing else. The word of an empty bucket is zero, so the search for a victim reads only
 //!    words.
 //! 2. Time is counted in inserts, in units of a fraction of the shard's size. So no clock is read, an idle shard does
-//!    not age, and shards of all sizes can share one hit model. During a long scan time nearly stops.
+//!    not age, and shards of all sizes can share one hit model.
 //! 3. A new entry is always admitted. It may be evicted sooner than others, but not before the next insert.
-//! 4. Entries that were read are evicted after those that never were, until the hit model has learnt otherwise. The
-//!    first eviction learns from all residents: which of them were read, and which were not.
-//! 5. Memory is proportional to the number of entries, for any workload.
+//! 4. A read entry is evicted in place of an unread one only if the hit model rates it lower *and* the shard has
+//!    [`Credit`], which the first read of any key earns. While none of the new keys is read, the model has no evidence
+//!    about them, and must not decide: so a scan evicts no read entry, apart from the little credit left from earlier.
+//! 5. The first eviction learns from all residents: which of them were read, and which were not.
+//! 6. Memory is proportional to the number of entries, for any workload.
 
+mod credit;
 #[cfg(all(test, not(shuttle)))]
 mod tests;
 
@@ -22,6 +25,7 @@ use std::{
     },
 };
 
+use self::credit::Credit;
 use super::{
     access_word::{AccessWord, MAX_ELAPSED},
     ghosts::Ghosts,
@@ -45,6 +49,9 @@ const NEAR_TIE: u64 = 1 << 20;
 /// Number of bits of a rank below the worth, which hold the time since the last access.
 const ELAPSED_BITS: u32 = 8;
 
+/// Bit of a rank above the worth, which is set for read entries as long as unread ones are to be evicted first.
+const PROTECTED: u64 = 1 << (ELAPSED_BITS + u32::BITS);
+
 /// Maximum number of observations that are collected before they are added to the shared hit model.
 const MAX_PENDING: usize = 64;
 
@@ -64,8 +71,9 @@ pub(crate) struct Policy {
     newest: usize,
     /// Number of entries at the last insert.
     len: usize,
-    /// The next victim and its access word, unless it is accessed until then: one sample may serve two evictions.
-    preselected: Option<(usize, u16)>,
+    /// The next victim, unless it is accessed until then: one sample may serve two evictions.
+    preselected: Option<Preselected>,
+    credit: Credit,
     /// State of a xorshift generator, never zero.
     random: u64,
     hit_model: Arc<HitModel>,
@@ -92,6 +100,15 @@ pub(crate) enum BucketState {
 struct Candidates {
     ranks: [u64; RUNNER_UPS + 2],
     buckets: [usize; RUNNER_UPS + 2],
+    /// True if an unread entry was compared, so that evicting a read one takes credit.
+    has_unread: bool,
+}
+
+#[derive(Clone, Copy)]
+struct Preselected {
+    bucket: usize,
+    access_word: u16,
+    takes_credit: bool,
 }
 
 /// Stands for no bucket.
@@ -118,6 +135,7 @@ impl Policy {
             newest: NO_BUCKET,
             len: 0,
             preselected: None,
+            credit: Credit::default(),
             random: seed | 1,
             hit_model,
             pending: Vec::new(),
@@ -155,14 +173,13 @@ impl Policy {
     /// Records the insert of a new key into `bucket`, as one of `len` entries.
     pub(crate) fn inserted(&mut self, bucket: usize, hash: u64, len: usize) {
         (self.newest, self.len) = (bucket, len);
-        self.clock.inserted(len);
+        if self.clock.inserted(len) {
+            self.credit.expire();
+        }
         let now = self.clock.now();
         let access_word = match self.ghosts.take(hash) {
             None => AccessWord::fresh(now),
-            Some(ghost) => {
-                self.clock.returned();
-                self.learn_hit(ghost.touched(now))
-            }
+            Some(ghost) => self.learn_hit(ghost.touched(now)),
         };
         *self.access_words[bucket].get_mut() = access_word.0;
     }
@@ -183,12 +200,16 @@ impl Policy {
         may_have_unreadable: bool,
         mut state_of: impl FnMut(usize) -> BucketState,
     ) -> Option<usize> {
-        if let Some((bucket, access_word)) = self.preselected.take()
+        if let Some(Preselected { bucket, access_word, takes_credit }) = self.preselected.take()
             && !may_have_unreadable
             && *self.access_words[bucket].get_mut() == access_word
             && !exempt.contains(&Some(bucket))
+            && (!takes_credit || self.credit.is_enough())
             && state_of(bucket) != BucketState::Weightless
         {
+            if takes_credit {
+                self.credit.spend();
+            }
             return Some(bucket);
         }
         if !self.has_census {
@@ -227,9 +248,23 @@ impl Policy {
         self.runner_ups = rest;
         let is_near =
             candidates.ranks[1] >> ELAPSED_BITS <= (candidates.ranks[0] >> ELAPSED_BITS) + NEAR_TIE;
-        self.preselected =
-            (next != NO_BUCKET && is_near).then(|| (next, *self.access_words[next].get_mut()));
-        (first != NO_BUCKET).then_some(first)
+        self.preselected = (next != NO_BUCKET && is_near).then(|| Preselected {
+            bucket: next,
+            access_word: *self.access_words[next].get_mut(),
+            takes_credit: candidates.has_unread && self.is_read(next),
+        });
+        if first == NO_BUCKET {
+            return None;
+        }
+        if candidates.has_unread && self.is_read(first) {
+            self.credit.spend();
+        }
+        Some(first)
+    }
+
+    /// Returns whether the entry in `bucket`, whose hits have been learnt from, was read.
+    fn is_read(&mut self, bucket: usize) -> bool {
+        AccessWord(*self.access_words[bucket].get_mut()).class() > 0
     }
 
     /// Learns from the entries that are resident when the shard is full for the first time. Hits are learnt when an
@@ -293,11 +328,13 @@ impl Policy {
             BucketState::Expired => return true,
             BucketState::Live => {}
         }
-        self.clock.visited();
         let access_word = self.current(bucket);
         let worth = self.hit_model.worth(access_word.class(), access_word.age(self.clock.now()));
         let younger = u64::from(u8::MAX - access_word.elapsed(self.clock.now()));
-        candidates.put(u64::from(worth) << ELAPSED_BITS | younger, bucket);
+        let is_read = access_word.class() > 0;
+        candidates.has_unread |= !is_read;
+        let protected = if is_read && !self.credit.is_enough() { PROTECTED } else { 0 };
+        candidates.put(protected | u64::from(worth) << ELAPSED_BITS | younger, bucket);
         false
     }
 
@@ -338,7 +375,9 @@ impl Policy {
     fn learn_hit(&mut self, access_word: AccessWord) -> AccessWord {
         let Some(gap) = access_word.gap() else { return access_word };
         self.learn(Observation::Hit(access_word.class(), gap));
-        self.clock.found_hit(access_word.elapsed(self.clock.now()));
+        if access_word.class() == 0 {
+            self.credit.earn(self.len);
+        }
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
@@ -364,7 +403,11 @@ impl Policy {
 
 impl Candidates {
     fn new() -> Self {
-        Self { ranks: [u64::MAX; RUNNER_UPS + 2], buckets: [NO_BUCKET; RUNNER_UPS + 2] }
+        Self {
+            ranks: [u64::MAX; RUNNER_UPS + 2],
+            buckets: [NO_BUCKET; RUNNER_UPS + 2],
+            has_unread: false,
+        }
     }
 
     fn is_empty(&self) -> bool {
@@ -374,7 +417,7 @@ impl Candidates {
     /// Inserts a candidate in order; the last one drops out. Of equals, the first one stays in front.
     #[inline]
     fn put(&mut self, rank: u64, bucket: usize) {
-        let Self { ranks, buckets } = self;
+        let Self { ranks, buckets, .. } = self;
         if rank >= ranks[RUNNER_UPS + 1] {
             return;
         }
