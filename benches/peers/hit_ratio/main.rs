@@ -1,6 +1,7 @@
 //! Hit ratios of several caches: `cargo bench --bench hit_ratio` writes docs/hit-ratio.md and its picture.
 //!
 //! The results do not depend on the machine. Caches with a random hash seed vary by a tenth of a percentage point.
+//! `cargo bench --bench hit_ratio -- scans` only runs the whole grid of scans, and prints it.
 //! `FLEETING_QUICK=1` uses the beginning of each trace, and writes nothing. `FLEETING_TRACES` is the directory of the
 //! public traces.
 
@@ -21,6 +22,9 @@ use traces::Trace;
 /// Capacities of the caches, in percent of the keys of a trace.
 const SIZES: [usize; 4] = [1, 5, 10, 25];
 
+/// The bound of the cells of scans that are on the page. With other bounds they take longer.
+const SCANNED_BOUND: u32 = 1_000;
+
 const NAMES: [&str; 8] =
     ["fleeting", "moka", "moka, LRU", "quick_cache", "foyer", "LRU", "S3-FIFO", "optimum"];
 
@@ -34,7 +38,7 @@ pub(crate) struct Cell {
 
 fn main() {
     if std::env::args().any(|word| word == "scans") {
-        return run_scans();
+        return print_scans();
     }
     let quick = std::env::var_os("FLEETING_QUICK").is_some();
     let shared = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/data");
@@ -61,7 +65,8 @@ fn main() {
             cells.push(Cell { trace: trace.name, size, capacity, hits });
         }
     }
-    let page = page::write(&cells);
+    let outcomes = run_scans(|cell| cell.bound() == SCANNED_BOUND && !quick);
+    let page = page::write(&cells, &scans::table(&outcomes));
     println!("{page}");
     if quick {
         return;
@@ -71,10 +76,18 @@ fn main() {
     std::fs::write(format!("{docs}/hit-ratio.md"), page).expect("docs/ can be written");
 }
 
-/// Prints the results of all cells of the grid of scans as a table, and their summary.
-fn run_scans() {
-    let mut results = Vec::new();
-    for (cell, is_tuned) in scans::cells() {
+/// Prints the results of all cells of the grid of scans, and a table of them.
+fn print_scans() {
+    let outcomes = run_scans(|_| true);
+    for scans::Outcome { cell, is_tuned, kept: [fleeting, moka, quick_cache] } in &outcomes {
+        println!("{fleeting:.2}\t{moka:.2}\t{quick_cache:.2}\t{is_tuned}\t{cell:?}");
+    }
+    println!("{}", scans::table(&outcomes));
+}
+
+fn run_scans(is_chosen: impl Fn(scans::Cell) -> bool) -> Vec<scans::Outcome> {
+    let chosen = scans::cells().into_iter().filter(|(cell, _)| is_chosen(*cell));
+    let outcome = |(cell, is_tuned)| {
         let kept = runtime().block_on(async {
             [
                 scans::run::<fleeting_cache::Fleeting>(cell).await,
@@ -82,11 +95,9 @@ fn run_scans() {
                 scans::run::<candidates::QuickCache>(cell).await,
             ]
         });
-        let [fleeting, moka, quick_cache] = kept;
-        println!("{fleeting:.2}\t{moka:.2}\t{quick_cache:.2}\t{is_tuned}\t{cell:?}");
-        results.push((cell, is_tuned, kept));
-    }
-    println!("{}", scans::summary(&results));
+        scans::Outcome { cell, is_tuned, kept }
+    };
+    chosen.map(outcome).collect()
 }
 
 fn run<S: Candidate>(trace: &Trace, capacity: usize) -> f64 {

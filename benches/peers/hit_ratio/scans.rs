@@ -5,6 +5,8 @@
 //! counts the keys of the hot set that are still resident. A cell of a change reads one hot set and then another, and
 //! counts the hits of the other once four times as many requests as the bound have passed.
 
+use std::collections::BTreeMap;
+
 use crate::{
     replay::Candidate,
     traces::{FOREVER, Random, Request, Zipf},
@@ -115,6 +117,31 @@ pub(crate) struct Change {
 pub(crate) enum Cell {
     Scan(Scan),
     Change(Change),
+}
+
+impl Cell {
+    pub(crate) fn bound(&self) -> u32 {
+        match self {
+            Self::Scan(scan) => scan.bound,
+            Self::Change(change) => change.bound,
+        }
+    }
+
+    /// Returns the row of the table in which the cell is counted.
+    fn group(&self) -> String {
+        match self {
+            Self::Scan(Scan { variant: Variant::Plain, hot, .. }) => format!("{hot:2} % are hot"),
+            Self::Scan(Scan { variant, .. }) => match variant {
+                Variant::Interleaved => "hot keys are read during the scan",
+                Variant::Weights => "weights of 1 to 7",
+                Variant::Ttls => "scanned keys have a TTL",
+                Variant::FewShards => "2 shards",
+                _ => "64 shards",
+            }
+            .into(),
+            Self::Change(_) => "the hot set changes".into(),
+        }
+    }
 }
 
 /// Keys of the hot sets begin at 0 and at this number; then come the keys of earlier traffic, and those that come once.
@@ -355,43 +382,52 @@ async fn run_change<C: Scannable>(change: Change) -> f64 {
 }
 
 /// Returns whether fleeting is behind: more than 5 points of the kept keys, or a tenth of the hits.
-pub(crate) fn is_behind(cell: Cell, fleeting: f64, peer: f64) -> bool {
+fn is_behind(cell: Cell, fleeting: f64, peer: f64) -> bool {
     match cell {
         Cell::Scan(_) => fleeting < peer - 5.0,
         Cell::Change(_) => fleeting < 0.9 * peer,
     }
 }
 
-/// Returns the summary of some cells: their number, the cells in which fleeting is behind the better peer, and the
-/// means of fleeting, moka and quick_cache.
-pub(crate) fn summary(results: &[(Cell, bool, [f64; 3])]) -> String {
-    let mut text = String::new();
-    for is_scan in [true, false] {
-        for is_tuned in [true, false] {
-            let chosen: Vec<_> = results
-                .iter()
-                .filter(|(cell, tuned, _)| {
-                    matches!(cell, Cell::Scan(_)) == is_scan && *tuned == is_tuned
-                })
-                .collect();
-            let behind = chosen
-                .iter()
-                .filter(|(cell, _, [fleeting, peers @ ..])| {
-                    is_behind(*cell, *fleeting, peers[0].max(peers[1]))
-                })
-                .count();
-            let means = [0, 1, 2].map(|i| {
-                let sum: f64 = chosen.iter().map(|(_, _, kept)| kept[i]).sum();
-                format!("{:.1}", sum / chosen.len() as f64)
-            });
-            text += &format!(
-                "{}, {}: {} cells, {behind} behind; means of fleeting, moka, quick_cache: {}\n",
-                if is_scan { "scans" } else { "changes" },
-                if is_tuned { "tuned" } else { "held out" },
-                chosen.len(),
-                means.join(", "),
-            );
-        }
+/// The result of a cell: the shares that fleeting, moka and quick_cache keep, in percent.
+pub(crate) struct Outcome {
+    pub(crate) cell: Cell,
+    pub(crate) is_tuned: bool,
+    pub(crate) kept: [f64; 3],
+}
+
+impl Outcome {
+    fn is_behind(&self) -> bool {
+        let [fleeting, moka, quick_cache] = self.kept;
+        is_behind(self.cell, fleeting, moka.max(quick_cache))
+    }
+}
+
+/// Returns a table with a row for each group of cells.
+pub(crate) fn table(outcomes: &[Outcome]) -> String {
+    let mut groups: BTreeMap<String, Vec<&Outcome>> = BTreeMap::new();
+    for outcome in outcomes {
+        groups.entry(outcome.cell.group()).or_default().push(outcome);
+    }
+    let mut text = String::from(
+        "| | cells | fleeting | moka | quick_cache | fleeting behind | of held-out cells |\n\
+        | --- | --- | --- | --- | --- | --- | --- |\n",
+    );
+    for (group, cells) in groups {
+        let kept = [0, 1, 2].map(|i| {
+            let mean = cells.iter().map(|cell| cell.kept[i]).sum::<f64>() / cells.len() as f64;
+            let least = cells.iter().map(|cell| cell.kept[i]).fold(100.0, f64::min);
+            format!("{mean:.1} ({least:.0})")
+        });
+        let behind = cells.iter().filter(|cell| cell.is_behind()).count();
+        let held_out = cells.iter().filter(|cell| !cell.is_tuned);
+        let held_out_behind = held_out.clone().filter(|cell| cell.is_behind()).count();
+        text += &format!(
+            "| {group} | {} | {} | {behind} | {held_out_behind} of {} |\n",
+            cells.len(),
+            kept.join(" | "),
+            held_out.count(),
+        );
     }
     text
 }

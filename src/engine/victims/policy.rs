@@ -66,9 +66,9 @@ pub(crate) struct Policy {
     /// The bucket at which the next sample begins.
     cursor: usize,
     runner_ups: [usize; RUNNER_UPS],
-    /// The bucket of the last insert, which is compared in each sample. In a loop or a scan it is the best victim, so
-    /// that the other entries stay.
-    newest: usize,
+    /// The buckets of the last two inserts. The later one that may be evicted is compared in each sample. In a loop or a
+    /// scan it is the best victim, so that the other entries stay.
+    newest: [usize; 2],
     /// Number of entries at the last insert.
     len: usize,
     /// The next victim, unless it is accessed until then: one sample may serve two evictions.
@@ -132,7 +132,7 @@ impl Policy {
             clock: InsertClock::default(),
             cursor: 0,
             runner_ups: [NO_BUCKET; RUNNER_UPS],
-            newest: NO_BUCKET,
+            newest: [NO_BUCKET; 2],
             len: 0,
             preselected: None,
             credit: Credit::default(),
@@ -160,7 +160,7 @@ impl Policy {
     pub(crate) fn resize(&mut self, buckets: usize) -> AccessWords {
         self.cursor = 0;
         self.runner_ups = [NO_BUCKET; RUNNER_UPS];
-        self.newest = NO_BUCKET;
+        self.newest = [NO_BUCKET; 2];
         self.preselected = None;
         mem::replace(&mut self.access_words, (0..buckets).map(|_| AtomicU16::new(0)).collect())
     }
@@ -172,7 +172,7 @@ impl Policy {
 
     /// Records the insert of a new key into `bucket`, as one of `len` entries.
     pub(crate) fn inserted(&mut self, bucket: usize, hash: u64, len: usize) {
-        (self.newest, self.len) = (bucket, len);
+        (self.newest, self.len) = ([bucket, self.newest[0]], len);
         if self.clock.inserted(len) {
             self.credit.expire();
         }
@@ -217,8 +217,10 @@ impl Policy {
         }
         let mut candidates = Candidates::new();
         let [first, next] = self.runner_ups;
-        let is_new = self.newest != first && self.newest != next;
-        for bucket in [first, next, if is_new { self.newest } else { NO_BUCKET }] {
+        let [last, earlier] = self.newest;
+        let newest = if exempt.contains(&Some(last)) { earlier } else { last };
+        let is_new = newest != first && newest != next;
+        for bucket in [first, next, if is_new { newest } else { NO_BUCKET }] {
             if self
                 .access_words
                 .get_mut(bucket)

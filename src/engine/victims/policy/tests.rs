@@ -448,6 +448,95 @@ fn hot_keys_stay_during_a_scan_after_earlier_traffic() {
     }
 }
 
+/// Fills a cache, reads some of its entries in turns, and then adds keys that occur once, after a get or not. Returns
+/// the share of the read entries that stay, in percent.
+fn share_kept_by_a_scan(
+    bound: u64,
+    hot: u64,
+    reads: u64,
+    times: u64,
+    is_warm: bool,
+    seed: u64,
+) -> f64 {
+    let mut shard = Shard::new(bound as usize);
+    shard.policy = Policy::new(seed);
+    let mut random = SmallRng::seed_from_u64(seed);
+    if is_warm {
+        let recent = |random: &mut SmallRng| (4.0 * bound as f64).powf(random.random::<f64>());
+        shard.replay((0..8 * bound).map(|_| 10_000_000 + recent(&mut random) as u64));
+    }
+    let mut keys: Vec<u64> = (0..bound).collect();
+    if seed.is_multiple_of(2) {
+        for i in (1..keys.len()).rev() {
+            keys.swap(i, random.random_range(0..=i));
+        }
+    }
+    shard.replay(keys.into_iter());
+    let hot = bound * hot / 100;
+    (0..reads).for_each(|_| _ = shard.replay(0..hot));
+    shard.replay(1_000_000..1_000_000 + times * bound);
+    let survivors = (0..hot).filter(|key| shard.buckets.contains_key(key)).count();
+    100.0 * survivors as f64 / hot as f64
+}
+
+/// A small part of `cargo bench --bench hit_ratio -- scans`.
+#[test]
+fn scan_of_any_length_leaves_a_hot_set_of_any_size() {
+    for bound in [100, 1_000] {
+        for hot in [5, 10, 20, 30, 50, 70, 90] {
+            for (reads, times) in [(1, 2), (1, 20), (2, 5), (5, 1), (20, 20)] {
+                for seed in 1..=2 {
+                    let kept = share_kept_by_a_scan(bound, hot, reads, times, false, seed);
+                    assert!(
+                        kept >= 95.0,
+                        "{kept:.1} % of {hot} % hot entries stay: bound {bound}, {reads} reads, scan of {times} x the \
+                         bound, seed {seed}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn scan_after_other_traffic_leaves_most_of_a_hot_set() {
+    for bound in [100, 1_000] {
+        for hot in [10, 20, 30, 50] {
+            for (reads, times) in [(3, 2), (3, 20), (10, 5)] {
+                for seed in 1..=2 {
+                    let kept = share_kept_by_a_scan(bound, hot, reads, times, true, seed);
+                    assert!(
+                        kept >= 90.0,
+                        "{kept:.1} % of {hot} % hot entries stay: bound {bound}, {reads} reads, scan of {times} x the \
+                         bound, seed {seed}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn new_hot_set_displaces_the_old_one() {
+    for old in [20, 50, 90] {
+        for (new, one_off_keys) in [(10, false), (10, true), (40, false), (40, true), (70, false)] {
+            let mut shard = Shard::new(1_000);
+            shard.replay(0..1_000);
+            (0..10).for_each(|_| _ = shard.replay(0..10 * old));
+            let mut requests = (0..).map(|i| match i % 2 {
+                0 if one_off_keys => 1_000_000 + i,
+                _ => 10_000 + i % (10 * new + 1),
+            });
+            shard.replay(requests.by_ref().take(4_000));
+            let hits = shard.replay(requests.take(1_000).filter(|key| *key < 1_000_000));
+            assert!(
+                hits >= 90.0,
+                "{hits:.1} % hits: {old} % hot before, {new} % after, one-off keys: {one_off_keys}"
+            );
+        }
+    }
+}
+
 /// Zipf-distributed keys, interrupted by scans: a tenth of the trace of docs/hit-ratio.md. quick_cache has 36.3, 51.6,
 /// 58.0 and 60.0 %.
 #[test]
