@@ -96,11 +96,13 @@ impl EvictionState {
     }
 
     /// Chooses an entry to evict, but never an `exempt` bucket or an entry of weight 0. Prefers an unreadable entry, if
-    /// the sample `may_have_unreadable` ones and has one.
+    /// the sample `may_have_unreadable` ones and has one. If it `may_decline`, it chooses none rather than a read entry
+    /// that is protected.
     #[inline]
     pub(crate) fn choose_victim<const N: usize>(
         &mut self,
         exempt: [Option<usize>; N],
+        may_decline: bool,
         may_have_unreadable: bool,
         is_unreadable: impl Fn(usize) -> bool,
     ) -> Option<usize> {
@@ -115,12 +117,12 @@ impl EvictionState {
                 }
             };
             let state_of: &mut dyn FnMut(usize) -> BucketState = &mut state_of;
-            return policy.victim(exempt, true, state_of);
+            return policy.victim(exempt, may_decline, true, state_of);
         }
         match weights {
             // The table need not be read.
-            None => policy.victim(exempt, false, live),
-            Some(weights) => policy.victim(exempt, false, by_weight(weights)),
+            None => policy.victim(exempt, may_decline, false, live),
+            Some(weights) => policy.victim(exempt, may_decline, false, by_weight(weights)),
         }
     }
 }

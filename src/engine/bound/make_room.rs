@@ -5,7 +5,7 @@
 //! | before the lock | [`MakeRoom::before_write`] | unreadable entries of any shard: expired, or with a removed tag |
 //! | before an insert, under its lock | [`MakeRoom::before_insert`] | live entries of the written shard |
 //! | when the weight is counted | [`Shard::note_inserted`], [`Shard::update_weight`] | nothing: they return what is left to evict |
-//! | after the write | [`MakeRoom::after_write`] | live entries of the written shard, then those of any |
+//! | after the write | [`MakeRoom::after_write`] | live entries of the written shard, then those of any; entries that the policy protects last |
 //! | later | [`Store::evict_deferred`] | what a write left to the next ones, since it was too much for one call |
 //!
 //! No two shards are locked at the same time. A writer frees the weight by which its own write exceeded the bound, and
@@ -69,7 +69,7 @@ where
             let index = bound.next_shard(self.shard_count());
             let mut drop_queue = DropQueue::new();
             let mut locked = self.lock_shard(index);
-            locked.evict(excess, [], now, &mut drop_queue);
+            locked.evict(excess, [], false, now, &mut drop_queue);
             drop(locked);
             drop_queue.drop_all();
         }
@@ -137,13 +137,13 @@ where
     ) {
         let excess = self.bound.excess_of(u64::from(weight));
         if excess > 0 && self.bound.deferred.weight() == 0 && !self.may_have_unreadable(now) {
-            locked.evict(excess, [], now, drop_queue);
+            locked.evict(excess, [], true, now, drop_queue);
         }
     }
 
     /// Evicts `to_evict` of weight for the entry that was just written to `bucket`, and unlocks its shard. Evicts
-    /// entries of the same shard first; if these are too few, or unreadable ones may be in any shard, continues after
-    /// the unlock. Very many evictions are deferred: see [`evict_deferred`](Store::evict_deferred).
+    /// entries of the same shard first; if these are too few or protected by the policy, or unreadable ones may be in
+    /// any shard, continues after the unlock. Very many evictions are deferred: see [`evict_deferred`](Store::evict_deferred).
     #[inline]
     pub(in crate::engine) fn after_write(
         &self,
@@ -162,7 +162,7 @@ where
         // The entry of an earlier write that has deferred evictions is exempt, too, and is in any shard.
         let has_deferred = self.bound.deferred.weight() > 0;
         if !has_deferred && !self.may_have_unreadable(now) {
-            let freed = locked.evict(to_evict, [Some(bucket)], now, drop_queue);
+            let freed = locked.evict(to_evict, [Some(bucket)], true, now, drop_queue);
             to_evict = to_evict.saturating_sub(freed);
         }
         drop(locked);
@@ -329,9 +329,9 @@ where
         let Self { bound, store } = self;
         let shards = store.shard_count();
         let first = bound.next_shard(shards);
-        // The first round skips locked shards. If it frees nothing, the next one waits for each lock in turn. If that
-        // frees nothing either, only exempt entries are left, or the writers that hold the rest will evict it
-        // themselves.
+        // The first round skips locked shards, and shards that have only protected entries. If it frees nothing, the next
+        // one waits for each lock in turn, and protects no entries. If that frees nothing either, only exempt entries
+        // are left, or the writers that hold the rest will evict it themselves.
         let mut blocks = false;
         let mut steps = 0;
         loop {
@@ -354,7 +354,7 @@ where
                     let here = exempt.filter(|exempt| exempt.shard() == index)?;
                     locked.bucket_of_hash(here.hash())
                 });
-                let freed = locked.evict(to_evict, buckets, now, drop_queue);
+                let freed = locked.evict(to_evict, buckets, !blocks, now, drop_queue);
                 drop(locked);
                 to_evict = to_evict.saturating_sub(freed);
                 found |= freed > 0;

@@ -27,11 +27,13 @@ where
 
     /// Evicts entries of a locked shard until `weight_to_free` is freed, or a share of the shard was evicted. Returns
     /// the weight freed, which is subtracted from the bound at the unlock unless the caller takes it. The number of
-    /// `exempt` buckets is constant, so that a write, which has one, compares no list.
+    /// `exempt` buckets is constant, so that a write, which has one, compares no list. If it `may_decline`, it stops at
+    /// read entries that other shards may have unread ones for.
     pub(crate) fn evict<const N: usize>(
         &mut self,
         weight_to_free: u64,
         mut exempt: [Option<usize>; N],
+        may_decline: bool,
         now: &impl Now,
         drop_queue: &mut DropQueue<K, V>,
     ) -> u64 {
@@ -53,7 +55,8 @@ where
                 })
             };
             let may_have_unreadable = may_have_expired || may_have_tag_removals;
-            let victim = eviction.choose_victim(exempt, may_have_unreadable, is_unreadable);
+            let victim =
+                eviction.choose_victim(exempt, may_decline, may_have_unreadable, is_unreadable);
             let Some(bucket) = victim else {
                 if state.old.is_none() {
                     break;

@@ -192,11 +192,13 @@ impl Policy {
     }
 
     /// Chooses a victim, but never an `exempt` bucket. Prefers an unreadable entry if the sample has one. `state_of`
-    /// is called only for full buckets; if none `may_have_unreadable`, it may be skipped for the preselected one.
+    /// is called only for full buckets; if none `may_have_unreadable`, it may be skipped for the preselected one. If it
+    /// `may_decline`, it chooses none if there are only read entries, and no credit for one.
     #[inline]
     pub(crate) fn victim<const N: usize>(
         &mut self,
         exempt: [Option<usize>; N],
+        may_decline: bool,
         may_have_unreadable: bool,
         mut state_of: impl FnMut(usize) -> BucketState,
     ) -> Option<usize> {
@@ -245,6 +247,9 @@ impl Policy {
             sampled += count;
             scanned += end - self.cursor;
             self.cursor = if end == self.access_words.len() { 0 } else { end };
+        }
+        if may_decline && !candidates.has_unread && !self.credit.is_enough() {
+            return None;
         }
         let [first, next, rest @ ..] = candidates.buckets;
         self.runner_ups = rest;

@@ -98,7 +98,7 @@ impl Shard {
             Some(_) => BucketState::Live,
         };
         let may_have_expired = self.earliest_expiry <= now;
-        let bucket = self.policy.victim([exempt], may_have_expired, look)?;
+        let bucket = self.policy.victim([exempt], false, may_have_expired, look)?;
         assert_ne!(Some(bucket), exempt);
         let Resident { key, deadline } =
             self.table[bucket].expect("the bucket of a victim is full");
@@ -158,7 +158,7 @@ fn exempt_bucket_is_never_a_victim() {
     assert!(shard.evict(Some(bucket)).is_none());
     assert_eq!(shard.evict(None), Some((1, false)));
     assert!(shard.evict(None).is_none(), "no entry is left");
-    assert!(Policy::new(1).victim([], true, |_| BucketState::Live).is_none());
+    assert!(Policy::new(1).victim([], false, true, |_| BucketState::Live).is_none());
 }
 
 #[test]
