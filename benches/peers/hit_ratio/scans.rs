@@ -135,8 +135,8 @@ impl Cell {
                 Variant::Interleaved => "hot keys are read during the scan",
                 Variant::Weights => "weights of 1 to 7",
                 Variant::Ttls => "scanned keys have a TTL",
-                Variant::FewShards => "2 shards",
-                _ => "64 shards",
+                Variant::FewShards => "in 2 shards",
+                _ => "in 64 shards",
             }
             .into(),
             Self::Change(_) => "the hot set changes".into(),
