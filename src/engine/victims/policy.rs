@@ -102,6 +102,8 @@ struct Candidates {
     buckets: [usize; RUNNER_UPS + 2],
     /// True if an unread entry was compared, so that evicting a read one takes credit.
     has_unread: bool,
+    /// [`PROTECTED`] if read entries are protected, else 0. Determined once per sample, which costs less.
+    protected: u64,
 }
 
 #[derive(Clone, Copy)]
@@ -217,7 +219,7 @@ impl Policy {
         if !self.has_census {
             self.take_census();
         }
-        let mut candidates = Candidates::new();
+        let mut candidates = Candidates::new(!self.credit.is_enough());
         let [first, next] = self.runner_ups;
         let [last, earlier] = self.newest;
         let newest = if exempt.contains(&Some(last)) { earlier } else { last };
@@ -248,7 +250,7 @@ impl Policy {
             scanned += end - self.cursor;
             self.cursor = if end == self.access_words.len() { 0 } else { end };
         }
-        if may_decline && !candidates.has_unread && !self.credit.is_enough() {
+        if may_decline && !candidates.has_unread && candidates.protected != 0 {
             return None;
         }
         let [first, next, rest @ ..] = candidates.buckets;
@@ -340,7 +342,7 @@ impl Policy {
         let younger = u64::from(u8::MAX - access_word.elapsed(self.clock.now()));
         let is_read = access_word.class() > 0;
         candidates.has_unread |= !is_read;
-        let protected = if is_read && !self.credit.is_enough() { PROTECTED } else { 0 };
+        let protected = if is_read { candidates.protected } else { 0 };
         candidates.put(protected | u64::from(worth) << ELAPSED_BITS | younger, bucket);
         false
     }
@@ -409,8 +411,9 @@ impl Policy {
 }
 
 impl Candidates {
-    fn new() -> Self {
+    fn new(protects_read: bool) -> Self {
         Self {
+            protected: if protects_read { PROTECTED } else { 0 },
             ranks: [u64::MAX; RUNNER_UPS + 2],
             buckets: [NO_BUCKET; RUNNER_UPS + 2],
             has_unread: false,
