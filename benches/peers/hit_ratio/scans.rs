@@ -55,7 +55,7 @@ pub(crate) trait Scannable: Candidate {
     }
 }
 
-/// How keys that come once are written.
+/// Method that writes the keys that come once.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Method {
     Set,

@@ -450,7 +450,7 @@ fn hot_keys_stay_during_a_scan_after_earlier_traffic() {
 
 /// Fills a cache, reads some of its entries in turns, and then adds keys that occur once, after a get or not. Returns
 /// the share of the read entries that stay, in percent.
-fn share_kept_by_a_scan(
+fn share_left_by_a_scan(
     bound: u64,
     hot: u64,
     reads: u64,
@@ -486,10 +486,10 @@ fn scan_of_any_length_leaves_a_hot_set_of_any_size() {
         for hot in [5, 10, 20, 30, 50, 70, 90] {
             for (reads, times) in [(1, 2), (1, 20), (2, 5), (5, 1), (20, 20)] {
                 for seed in 1..=2 {
-                    let kept = share_kept_by_a_scan(bound, hot, reads, times, false, seed);
+                    let share = share_left_by_a_scan(bound, hot, reads, times, false, seed);
                     assert!(
-                        kept >= 95.0,
-                        "{kept:.1} % of {hot} % hot entries stay: bound {bound}, {reads} reads, scan of {times} x the \
+                        share >= 95.0,
+                        "{share:.1} % of {hot} % hot entries stay: bound {bound}, {reads} reads, scan of {times} x the \
                          bound, seed {seed}"
                     );
                 }
@@ -504,10 +504,10 @@ fn scan_after_other_traffic_leaves_most_of_a_hot_set() {
         for hot in [10, 20, 30, 50] {
             for (reads, times) in [(3, 2), (3, 20), (10, 5)] {
                 for seed in 1..=2 {
-                    let kept = share_kept_by_a_scan(bound, hot, reads, times, true, seed);
+                    let share = share_left_by_a_scan(bound, hot, reads, times, true, seed);
                     assert!(
-                        kept >= 90.0,
-                        "{kept:.1} % of {hot} % hot entries stay: bound {bound}, {reads} reads, scan of {times} x the \
+                        share >= 90.0,
+                        "{share:.1} % of {hot} % hot entries stay: bound {bound}, {reads} reads, scan of {times} x the \
                          bound, seed {seed}"
                     );
                 }
