@@ -1,12 +1,12 @@
 //! Loader methods: return the live value of a key, or load it once for all concurrent callers. One question per file:
 //!
 //! - [`look_up`]: is the value live, due for a refresh, stale, or missing?
-//! - [`flight`]: is another caller loading it, and whose load may this caller wait for?
+//! - [`flight`]: is another caller loading it? Whether this caller accepts its value is decided in `waiters::flight`.
 //! - [`store_loaded`]: is the loaded value stored, and its error kept?
 //! - [`one`], [`one_future`], [`many`]: one key with a closure, one key with a future, many keys by one load.
 //! - [`refresh`]: loads although there is a value: in the background, ahead of the deadline, or explicitly.
 //! - [`timeout`]: the time limit of background refreshes.
-//! - [`ttl`]: the TTL and the tags of a loaded value.
+//! - [`ttl`], [`tagged`]: the TTL of a loaded value, and its tags.
 
 mod flight;
 mod look_up;
@@ -15,12 +15,10 @@ mod one;
 mod one_future;
 mod refresh;
 mod store_loaded;
+mod tagged;
 mod timeout;
 mod ttl;
 
 #[cfg(feature = "redis")]
 pub(crate) use self::timeout::REFRESH_TIMEOUT;
-pub use self::{
-    look_up::Freshness,
-    ttl::{Tagged, TimeToLive},
-};
+pub use self::{look_up::Freshness, tagged::Tagged, ttl::TimeToLive};

@@ -33,8 +33,8 @@ pub(crate) struct SharedState<K, V, S> {
     pub(crate) clock: Clock,
     /// In an `Arc` of its own: streams hold it and must not keep the cache alive.
     pub(crate) publisher: Arc<Publisher<K, V>>,
-    /// Present if the cache keeps errors, or refreshes values in the background.
-    pub(crate) failed_loads: Option<FailedLoads>,
+    /// Present if the cache keeps errors, or refreshes values in the background. Boxed, as most caches have none.
+    pub(crate) failed_loads: Option<Box<FailedLoads>>,
     sweep: Mutex<Sweep>,
     /// Runs the tasks of the cache, also if a handle is used outside of the runtime.
     pub(crate) runtime: Handle,
@@ -152,7 +152,8 @@ impl<K, V, S> SharedState<K, V, S> {
 
     /// Keeps failed loads of at most `max` keys, and their errors for this TTL.
     pub(crate) fn with_failed_loads(mut self, negative_ttl: Option<Duration>, max: usize) -> Self {
-        self.failed_loads = Some(FailedLoads::new(self.clock.clone(), negative_ttl, max));
+        let failed_loads = FailedLoads::new(self.clock.clone(), negative_ttl, max);
+        self.failed_loads = Some(Box::new(failed_loads));
         self
     }
 
