@@ -39,6 +39,11 @@ const SAMPLE: usize = 16;
 /// Maximum number of buckets that are scanned once a candidate has been found, for tables with few entries.
 const MAX_SCAN: usize = 8 * SAMPLE;
 
+/// Number of entries below which a shard may decline to evict. A larger shard that has only read entries loses just one
+/// of them: the entry that is then written is unread, and the next to go. To search the other shards for an unread entry
+/// would cost more, up to a sample in each, at every write.
+const MAX_DECLINING: usize = 32;
+
 /// Number of candidates that are compared again the next time. Worth as much as a sample twice as large.
 const RUNNER_UPS: usize = 2;
 
@@ -194,8 +199,8 @@ impl Policy {
     }
 
     /// Chooses a victim, but never an `exempt` bucket. Prefers an unreadable entry if the sample has one. `state_of`
-    /// is called only for full buckets; if none `may_have_unreadable`, it may be skipped for the preselected one. If it
-    /// `may_decline`, it chooses none if there are only read entries, and no credit for one.
+    /// is called only for full buckets; if none `may_have_unreadable`, it may be skipped for the preselected one. A small
+    /// shard that `may_decline` chooses none if there are only read entries, and no credit for one.
     #[inline]
     pub(crate) fn victim<const N: usize>(
         &mut self,
@@ -250,7 +255,8 @@ impl Policy {
             scanned += end - self.cursor;
             self.cursor = if end == self.access_words.len() { 0 } else { end };
         }
-        if may_decline && !candidates.has_unread && candidates.protected != 0 {
+        let has_only_protected = !candidates.has_unread && candidates.protected != 0;
+        if may_decline && self.len < MAX_DECLINING && has_only_protected {
             return None;
         }
         let [first, next, rest @ ..] = candidates.buckets;
