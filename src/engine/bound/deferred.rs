@@ -1,8 +1,9 @@
 //! Weight above the limit whose eviction was deferred.
 //!
 //! A write that exceeds the limit by very many entries evicts only a part of them and defers the rest, because eviction
-//! must not keep its worker for long. The deferred weight is evicted part by part: by the call itself, by every other
-//! write in the meantime, and by the sweeper, one at a time. So the call may be cancelled at any time.
+//! must not keep its worker for long: `make_room` has the limits. The deferred weight is evicted part by part: by the
+//! call itself, by every other write in the meantime, and by the sweeper, one at a time. So the call may be cancelled at
+//! any time.
 
 use std::sync::TryLockError;
 
@@ -13,11 +14,6 @@ use crate::engine::sync::{
         Ordering::{Acquire, Relaxed, Release},
     },
 };
-
-/// Maximum number of locks under which one part of an eviction evicts live entries: at most about a thousand, which take
-/// about a millisecond. The rest is deferred. Few in the tests of interleavings, so that evictions are deferred in a
-/// small store.
-pub(super) const MAX_EVICTION_STEPS: usize = if cfg!(all(test, shuttle)) { 1 } else { 32 };
 
 /// Weight whose eviction was deferred, and the keys whose entries it must not cost.
 pub(crate) struct Deferred {

@@ -13,7 +13,7 @@
 
 use std::hash::{BuildHasher, Hash};
 
-use super::{deferred::MAX_EVICTION_STEPS, limit::Bound};
+use super::limit::Bound;
 use crate::engine::{
     clock::{Deadline, Now},
     event::departure::Cause,
@@ -26,8 +26,10 @@ use crate::engine::{
     },
 };
 
-/// Maximum number of locks under which one part of an eviction removes expired entries: at most some thousand, which
-/// take about a millisecond.
+/// Maximum number of locks under which one part of an eviction evicts live entries, and maximum number under which it
+/// removes expired ones: at most some thousand entries, which take about a millisecond. Few in the tests of
+/// interleavings, so that evictions are deferred in a small store.
+const MAX_EVICTION_STEPS: usize = if cfg!(all(test, shuttle)) { 1 } else { 32 };
 const MAX_EXPIRY_STEPS: usize = 64;
 
 /// Maximum number of entries in which one call searches for values with removed tags.
@@ -39,7 +41,7 @@ const PURGE_COST_OF_LOCK: usize = 16;
 /// A store that evicts, as a write sees it.
 pub(in crate::engine) struct MakeRoom<'a, K, V, S> {
     store: &'a Store<K, V, S>,
-    bound: &'a Bound<K, V>,
+    pub(in crate::engine) bound: &'a Bound<K, V>,
 }
 
 impl<K, V, S> Store<K, V, S>
@@ -143,7 +145,8 @@ where
 
     /// Evicts `to_evict` of weight for the entry that was just written to `bucket`, and unlocks its shard. Evicts
     /// entries of the same shard first; if these are too few or protected by the policy, or unreadable ones may be in
-    /// any shard, continues after the unlock. Very many evictions are deferred: see [`evict_deferred`](Store::evict_deferred).
+    /// any shard, continues after the unlock. Very many evictions are deferred: see
+    /// [`evict_deferred`](Store::evict_deferred).
     #[inline]
     pub(in crate::engine) fn after_write(
         &self,

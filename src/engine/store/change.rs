@@ -126,14 +126,12 @@ where
         changed @ (_, bucket): (Location, usize),
         now: &impl Now,
     ) -> thread::Result<()> {
-        let Some((room, bound)) = self.make_room().zip(self.context.evicting_bound()) else {
-            return Ok(());
-        };
+        let Some(room) = self.make_room() else { return Ok(()) };
         let (key, entry) = locked.entry_at(bucket).expect("the found bucket is full");
-        let weight = catch_unwind(AssertUnwindSafe(|| bound.weigh(key, &entry.value)));
+        let weight = catch_unwind(AssertUnwindSafe(|| room.bound.weigh(key, &entry.value)));
         let mut drop_queue = DropQueue::new();
         match weight {
-            Ok(weight) if !bound.is_too_heavy(weight) => {
+            Ok(weight) if !room.bound.is_too_heavy(weight) => {
                 let to_evict = locked.update_weight(bucket, weight);
                 room.after_write(locked, changed, to_evict, now, &mut drop_queue);
             }

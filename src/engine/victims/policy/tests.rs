@@ -479,16 +479,16 @@ fn share_left_by_a_scan(
     100.0 * survivors as f64 / hot as f64
 }
 
-/// A small part of `cargo bench --bench hit_ratio -- scans`.
-#[test]
-fn scan_of_any_length_leaves_a_hot_set_of_any_size() {
+/// Asserts that a scan leaves at least this share of each hot set. `scans` are the reads of a key and the length of the
+/// scan, in multiples of the bound.
+fn assert_scans_leave(least: f64, hot_shares: &[u64], scans: &[(u64, u64)], is_warm: bool) {
     for bound in [100, 1_000] {
-        for hot in [5, 10, 20, 30, 50, 70, 90] {
-            for (reads, times) in [(1, 2), (1, 20), (2, 5), (5, 1), (20, 20)] {
+        for hot in hot_shares {
+            for (reads, times) in scans {
                 for seed in 1..=2 {
-                    let share = share_left_by_a_scan(bound, hot, reads, times, false, seed);
+                    let share = share_left_by_a_scan(bound, *hot, *reads, *times, is_warm, seed);
                     assert!(
-                        share >= 95.0,
+                        share >= least,
                         "{share:.1} % of {hot} % hot entries stay: bound {bound}, {reads} reads, scan of {times} x the \
                          bound, seed {seed}"
                     );
@@ -498,22 +498,16 @@ fn scan_of_any_length_leaves_a_hot_set_of_any_size() {
     }
 }
 
+/// A small part of `cargo bench --bench hit_ratio -- scans`.
+#[test]
+fn scan_of_any_length_leaves_a_hot_set_of_any_size() {
+    let scans = [(1, 2), (1, 20), (2, 5), (5, 1), (20, 20)];
+    assert_scans_leave(95.0, &[5, 10, 20, 30, 50, 70, 90], &scans, false);
+}
+
 #[test]
 fn scan_after_other_traffic_leaves_most_of_a_hot_set() {
-    for bound in [100, 1_000] {
-        for hot in [10, 20, 30, 50] {
-            for (reads, times) in [(3, 2), (3, 20), (10, 5)] {
-                for seed in 1..=2 {
-                    let share = share_left_by_a_scan(bound, hot, reads, times, true, seed);
-                    assert!(
-                        share >= 90.0,
-                        "{share:.1} % of {hot} % hot entries stay: bound {bound}, {reads} reads, scan of {times} x the \
-                         bound, seed {seed}"
-                    );
-                }
-            }
-        }
-    }
+    assert_scans_leave(90.0, &[10, 20, 30, 50], &[(3, 2), (3, 20), (10, 5)], true);
 }
 
 #[test]
