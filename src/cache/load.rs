@@ -1,7 +1,7 @@
 //! Loader methods: return the live value of a key, or load it once for all concurrent callers. One question per file:
 //!
 //! - [`look_up`]: is the value live, due for a refresh, stale, or missing?
-//! - [`flight`]: is another caller loading it? Whether this caller accepts its value is decided in `waiters::flight`.
+//! - [`flight`]: is another caller loading it? (`waiters::flight` decides who accepts the value of which load.)
 //! - [`store_loaded`]: is the loaded value stored, and its error kept?
 //! - [`one`], [`one_future`], [`many`]: one key with a closure, one key with a future, many keys by one load.
 //! - [`refresh`]: loads although there is a value: in the background, ahead of the deadline, or explicitly.

@@ -1,12 +1,12 @@
 //! Making room: the only door by which a write frees space in a store that evicts. It does so at five moments:
 //!
-//! | moment | function | what is removed |
+//! | moment | function | removed entries |
 //! | --- | --- | --- |
 //! | before the lock | [`MakeRoom::before_write`] | unreadable entries of any shard: expired, or with a removed tag |
 //! | before an insert, under its lock | [`MakeRoom::before_insert`] | live entries of the written shard |
 //! | when the weight is counted | [`Shard::note_inserted`], [`Shard::update_weight`] | nothing: they return what is left to evict |
 //! | after the write | [`MakeRoom::after_write`] | live entries of the written shard, then those of any; entries that the policy protects last |
-//! | later | [`Store::evict_deferred`] | what a write left to the next ones, since it was too much for one call |
+//! | later | [`Store::evict_deferred`] | live entries of any shard that were too many for one call |
 //!
 //! No two shards are locked at the same time. A writer frees the weight by which its own write exceeded the bound, and
 //! does so before it returns. A removal releases its weight under the lock of its shard.
