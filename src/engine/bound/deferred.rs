@@ -2,8 +2,8 @@
 //!
 //! A write that exceeds the limit by very many entries evicts only a part of them and defers the rest, because eviction
 //! must not keep its worker for long: `make_room` has the limits. The deferred weight is evicted part by part: by the
-//! call itself, by every other write in the meantime, and by the sweeper, one at a time. So the call may be cancelled at
-//! any time.
+//! call itself, by every other write in the meantime, and by the sweeper, one at a time. So the call may be cancelled
+//! at any time.
 
 use std::sync::TryLockError;
 
