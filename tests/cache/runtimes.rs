@@ -443,7 +443,7 @@ fn thread_local_that_calls_a_cache() {
     struct CallsOnDrop(Cache<u32, u32>);
     impl Drop for CallsOnDrop {
         fn drop(&mut self) {
-            let mut call = pin!(unconstrained(self.0.set_ex(1, 2, SECOND)));
+            let mut call = pin!(unconstrained(self.0.set_ex(1, 2, 60 * SECOND)));
             let _ = call.as_mut().poll(&mut Context::from_waker(Waker::noop()));
         }
     }
@@ -453,14 +453,16 @@ fn thread_local_that_calls_a_cache() {
         _ => current_thread(),
     };
     let cache = runtime.block_on(async { cache() });
-    thread::scope(|threads| {
-        threads.spawn(|| {
-            // In this order: the thread-local that is used first is dropped last.
-            LAST.set(Some(CallsOnDrop(cache.clone())));
-            runtime.block_on(cache.set(1, 1));
-            println!("thread ends");
-        });
+    let runtime = Arc::new(runtime);
+    let (its_cache, its_runtime) = (cache.clone(), runtime.clone());
+    let thread = thread::spawn(move || {
+        // In this order: the thread-local that is used first is dropped last.
+        LAST.set(Some(CallsOnDrop(its_cache.clone())));
+        its_runtime.block_on(its_cache.set(1, 1));
+        println!("thread ends");
     });
+    // `thread::scope` would wait only for the closure; `join` waits for the destructors of thread-locals, too.
+    thread.join().expect("the thread does not panic");
     assert_eq!(runtime.block_on(cache.get(&1)), Some(2));
 }
 
