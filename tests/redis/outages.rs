@@ -526,7 +526,8 @@ async fn server_that_closes_each_new_connection_is_not_flooded_with_attempts() {
             sleep(ms(2)).await;
         }
         // The first connection, and about two per second.
-        assert!((2..=8).contains(&proxy.made()), "{}", proxy.made());
+        let most = 5 + (2.0 * begin.elapsed().as_secs_f64()) as u64;
+        assert!((2..=most).contains(&proxy.made()), "{}", proxy.made());
     })
     .await;
 }

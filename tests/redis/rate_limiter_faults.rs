@@ -403,7 +403,7 @@ async fn refund_on_a_full_server_returns_the_units() {
 async fn calls_that_were_not_sent_do_not_open_the_breaker() {
     in_time(async || {
         let server = Server::start();
-        let client = Client::connect(server.url()).await.unwrap();
+        let client = connect(server.url()).await;
         let make = |name| RateLimiter::builder(&client, name).limit(Limit::per_hour(9_999));
         let patient: RateLimiter<String> = make("a").timeout(patience()).build().unwrap();
         let limiter: RateLimiter<String> =

@@ -166,7 +166,7 @@ async fn failed_claim_is_due_again_after_its_backoff<D: Dict>() {
     let dict = dict_with_due::<D>(u32::MAX, &["a"]).await;
     assert!(claim_a(&dict, LONG).await.fail("busy").await);
     let Ttl::Remaining(backoff) = dict.ttl("a").await else { panic!("the entry has no deadline") };
-    assert!((ms(3_000)..=ms(15_000)).contains(&backoff), "{backoff:?}");
+    assert!((BACKOFF / 3..=BACKOFF * 3 / 2).contains(&backoff), "{backoff:?}");
     assert_eq!(claim_a(&dict, LONG).await.attempts(), 2);
 }
 
