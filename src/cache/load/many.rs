@@ -12,7 +12,7 @@ use std::{
 };
 
 use super::{
-    flight::{LoadCall, LoadGuard},
+    join::{LoadCall, LoadGuard},
     ttl::TimeToLive,
 };
 use crate::{

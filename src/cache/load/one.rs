@@ -9,7 +9,7 @@ use std::{
 };
 
 use super::{
-    flight::{LoadCall, LoadGuard},
+    join::{LoadCall, LoadGuard},
     look_up::{Freshness, Hit},
     ttl::TimeToLive,
 };

@@ -16,7 +16,7 @@ use tokio::{
 };
 
 use super::{
-    flight::{LoadCall, LoadGuard},
+    join::{LoadCall, LoadGuard},
     timeout::{REFRESH_TIMEOUT, has_timer},
     ttl::TimeToLive,
 };

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use super::flight::LoadGuard;
+use super::join::LoadGuard;
 use crate::{
     cache::Cache,
     engine::{
