@@ -2,17 +2,26 @@
 
 mod encoding;
 mod error;
+mod file;
 mod format;
 mod read;
 mod write;
 
-use std::hash::{BuildHasher, Hash};
+use std::{
+    hash::{BuildHasher, Hash},
+    io,
+    path::Path,
+};
 
 use serde::{Serialize, de::DeserializeOwned};
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::{
+    fs::File,
+    io::{AsyncRead, AsyncWrite},
+};
 
 pub use self::error::SnapshotError;
 use self::{
+    file::{NewFile, naming},
     read::{RestoreGuard, StoredEntry, read},
     write::write,
 };
@@ -45,8 +54,8 @@ where
     /// encoding in MessagePack, such as `Some(None)` and `None`, are not distinguished. Byte strings are smallest and
     /// fastest with `serde_bytes`.
     ///
-    /// The writer is flushed, but neither synced nor shut down. To replace a file, write a new one next to it and
-    /// rename that, so that a complete snapshot exists at any time.
+    /// The writer is flushed, but neither synced nor shut down. For a file, [`snapshot_to`](Cache::snapshot_to) does
+    /// that, and replaces an earlier snapshot as a whole.
     ///
     /// # Errors
     ///
@@ -65,20 +74,15 @@ where
     /// use fleeting::Cache;
     ///
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let folder = tempfile::tempdir()?;
-    /// # let path = folder.path().join("sessions");
     /// let sessions: Cache<String, u64> = Cache::new();
     /// sessions.set_ex("ada".into(), 42, Duration::from_secs(3_600)).await;
     ///
-    /// let new = path.with_extension("new");
-    /// let mut file = tokio::fs::File::create(&new).await?;
-    /// assert_eq!(sessions.snapshot(&mut file).await?, 1);
-    /// file.sync_all().await?;
-    /// tokio::fs::rename(&new, &path).await?;
+    /// let mut stream = Vec::new();
+    /// assert_eq!(sessions.snapshot(&mut stream).await?, 1);
     ///
-    /// // In the next process:
+    /// // In another process:
     /// let sessions: Cache<String, u64> = Cache::new();
-    /// assert_eq!(sessions.restore(tokio::fs::File::open(&path).await?).await?, 1);
+    /// assert_eq!(sessions.restore(&stream[..]).await?, 1);
     /// assert_eq!(sessions.get("ada").await, Some(42));
     /// # Ok(())
     /// # }
@@ -112,6 +116,64 @@ where
         V: Serialize,
     {
         write(&self.shared, writer, true).await
+    }
+
+    /// Replaces the file at `path` by a [compressed snapshot](Cache::snapshot_compressed), and returns how many entries
+    /// it has.
+    ///
+    /// The snapshot is written to a new file in the same directory, synced, and renamed to `path`, which therefore names
+    /// a complete snapshot at any time, also after a crash of the machine. On Unix, only the user of the process may read
+    /// the file. Links and files that other users may have put next to it are never opened, and a link at `path` is
+    /// replaced, not followed. The new file is named after `path`, with a random part and the extension `new`.
+    ///
+    /// # Errors
+    ///
+    /// As for [`snapshot`](Cache::snapshot). The file at `path` is unchanged then, unless its directory cannot be
+    /// synced after the rename. The message of the source names the file.
+    ///
+    /// # Panics
+    ///
+    /// Panics if it is called outside of a Tokio runtime, whose threads for blocking work write the file.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the call is cancelled, the file at `path` is complete: the old one, or the new one. The new file is removed. If
+    /// the process is killed in the meantime, it is left.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use fleeting::Cache;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("sessions");
+    /// let sessions: Cache<String, u64> = Cache::new();
+    /// sessions.restore_from(&path).await?; // 0 at the first start
+    /// sessions.set("ada".into(), 42).await;
+    /// sessions.snapshot_to(&path).await?;
+    ///
+    /// // In the next process:
+    /// let sessions: Cache<String, u64> = Cache::new();
+    /// assert_eq!(sessions.restore_from(&path).await?, 1);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn snapshot_to(&self, path: impl AsRef<Path>) -> Result<u64, SnapshotError>
+    where
+        K: Serialize,
+        V: Serialize,
+    {
+        let path = path.as_ref();
+        let failed = |error: io::Error| SnapshotError::Write(naming(path, &error));
+        let mut new = NewFile::create(path).await.map_err(failed)?;
+        let written = self.snapshot_compressed(&mut new.file).await;
+        let count = written.map_err(|error| match error {
+            SnapshotError::Write(error) => failed(error),
+            other => other,
+        })?;
+        new.replace(path).await.map_err(failed)?;
+        Ok(count)
     }
 
     /// Inserts all entries of a [`snapshot`](Cache::snapshot), or none of them, and returns how many were inserted.
@@ -170,5 +232,41 @@ where
         }
         drop(guard);
         Ok(count)
+    }
+
+    /// [Restores](Cache::restore) the snapshot in the file at `path`. Returns 0 if there is no such file, as at the first
+    /// start of a program.
+    ///
+    /// # Errors
+    ///
+    /// As for [`restore`](Cache::restore). The message of the source names a file that cannot be read.
+    ///
+    /// # Panics
+    ///
+    /// Panics if it is called outside of a Tokio runtime, whose threads for blocking work read the file.
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`restore`](Cache::restore).
+    ///
+    /// # Examples
+    ///
+    /// See [`snapshot_to`](Cache::snapshot_to).
+    pub async fn restore_from(&self, path: impl AsRef<Path>) -> Result<u64, SnapshotError>
+    where
+        K: DeserializeOwned,
+        V: DeserializeOwned,
+    {
+        let path = path.as_ref();
+        let failed = |error: io::Error| SnapshotError::Read(naming(path, &error));
+        let file = match File::open(path).await {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
+            Err(error) => return Err(failed(error)),
+        };
+        self.restore(file).await.map_err(|error| match error {
+            SnapshotError::Read(error) => failed(error),
+            other => other,
+        })
     }
 }

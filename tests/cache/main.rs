@@ -55,6 +55,7 @@ mod snapshot;
 #[cfg(feature = "serde")]
 mod snapshot_churn;
 #[cfg(feature = "serde")]
+mod snapshot_files;
 mod snapshot_helpers;
 mod streams;
 mod streams_model;
