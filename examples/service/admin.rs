@@ -1,40 +1,106 @@
-//! The token of the pages for operators.
+//! Access to the pages for operators.
 
-use std::sync::Arc;
+use std::{
+    env::{self, VarError},
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+};
 
-use axum::http::{HeaderMap, header};
+use axum::http::{HeaderMap, StatusCode, header, request::Parts};
 
-/// The token that operators must present. Without one, all requests are admitted.
+/// Name of the environment variable that may contain the token.
+const VARIABLE: &str = "FLEETING_ADMIN_TOKEN";
+
+/// Rule by which requests for operators' pages are admitted.
 #[derive(Clone)]
-pub(super) struct Admin(Option<Arc<str>>);
+pub(super) enum Admin {
+    /// Those with the token.
+    Token(Arc<str>),
+    /// Without a token, on a loopback address: those that name this machine as their host. A page of another origin
+    /// whose name resolves to this machine (DNS rebinding) is not admitted.
+    Local,
+    /// Without a token, on any other address: none.
+    Closed,
+}
 
 impl Admin {
-    pub(super) fn new(token: Option<String>) -> Result<Self, String> {
+    /// Returns the rule for a service that listens on `address`. Without `token`, the environment variable is read.
+    pub(super) fn new(token: Option<String>, address: SocketAddr) -> Result<Self, String> {
+        let (name, token) = match token {
+            Some(token) => ("--admin-token", Some(token)),
+            None => match env::var(VARIABLE) {
+                Ok(token) => (VARIABLE, Some(token)),
+                Err(VarError::NotPresent) => (VARIABLE, None),
+                Err(VarError::NotUnicode(_)) => return Err(format!("{VARIABLE} is not UTF-8")),
+            },
+        };
         match token {
-            Some(token) if token.is_empty() => Err("--admin-token must not be empty".into()),
-            token => Ok(Self(token.map(Into::into))),
+            Some(token) if token.is_empty() => Err(format!("{name} must not be empty")),
+            Some(token) => Ok(Self::Token(token.into())),
+            None if address.ip().to_canonical().is_loopback() => Ok(Self::Local),
+            None => Ok(Self::Closed),
         }
     }
 
-    /// Returns whether the request has the token, as the password of `Basic` or as a `Bearer` token.
-    pub(super) fn admits(&self, headers: &HeaderMap) -> bool {
-        let Some(token) = &self.0 else { return true };
-        let Some(field) = headers.get(header::AUTHORIZATION) else { return false };
-        let Some((scheme, credentials)) = field.to_str().ok().and_then(|text| text.split_once(' '))
-        else {
-            return false;
-        };
-        let given = match scheme.to_ascii_lowercase().as_str() {
-            "bearer" => Some(credentials.as_bytes().to_vec()),
-            "basic" => decode_base64(credentials).and_then(|pair| {
-                // The user name has no colon, the password may.
-                let colon = pair.iter().position(|byte| *byte == b':')?;
-                Some(pair[colon + 1..].to_vec())
-            }),
-            _ => None,
-        };
-        given.is_some_and(|given| is_equal(&given, token.as_bytes()))
+    /// Returns whether the request may see the pages for operators.
+    pub(super) fn admits(&self, request: &Parts) -> bool {
+        match self {
+            Self::Token(token) => has_token(&request.headers, token),
+            Self::Local => is_for_this_machine(request),
+            Self::Closed => false,
+        }
     }
+
+    /// Returns the status and the message for a request that is not admitted.
+    pub(super) fn refusal(&self) -> (StatusCode, &'static str) {
+        match self {
+            Self::Token(_) => {
+                (StatusCode::UNAUTHORIZED, "this page needs the token of --admin-token")
+            }
+            Self::Local => (
+                StatusCode::FORBIDDEN,
+                "without --admin-token, this page is only for requests to localhost",
+            ),
+            Self::Closed => (
+                StatusCode::FORBIDDEN,
+                "without --admin-token, this page is only on a loopback address",
+            ),
+        }
+    }
+}
+
+/// Returns whether the request names a loopback address or `localhost` as its host. Browsers always name a host.
+fn is_for_this_machine(request: &Parts) -> bool {
+    let field = request.headers.get(header::HOST).map(|host| host.to_str().unwrap_or_default());
+    let Some(host) = request.uri.authority().map(|authority| authority.as_str()).or(field) else {
+        return true;
+    };
+    let name = match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
+        _ => host,
+    };
+    let address = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
+    name.eq_ignore_ascii_case("localhost")
+        || address.parse().is_ok_and(|address: IpAddr| address.to_canonical().is_loopback())
+}
+
+/// Returns whether the request has the token, as the password of `Basic` or as a `Bearer` token.
+fn has_token(headers: &HeaderMap, token: &str) -> bool {
+    let Some(field) = headers.get(header::AUTHORIZATION) else { return false };
+    let Some((scheme, credentials)) = field.to_str().ok().and_then(|text| text.split_once(' '))
+    else {
+        return false;
+    };
+    let given = match scheme.to_ascii_lowercase().as_str() {
+        "bearer" => Some(credentials.as_bytes().to_vec()),
+        "basic" => decode_base64(credentials).and_then(|pair| {
+            // The user name has no colon, the password may.
+            let colon = pair.iter().position(|byte| *byte == b':')?;
+            Some(pair[colon + 1..].to_vec())
+        }),
+        _ => None,
+    };
+    given.is_some_and(|given| is_equal(&given, token.as_bytes()))
 }
 
 /// Compares in a time that does not depend on the position of the first difference, so that a token cannot be guessed

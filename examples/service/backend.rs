@@ -31,6 +31,9 @@ const RETENTION: Duration = Duration::from_secs(3_600);
 #[cfg(feature = "redis")]
 const LIMIT_TIMEOUT: Duration = Duration::from_millis(500);
 
+/// Memory of an entry without its id and its body, about.
+const ENTRY_BYTES: usize = 200;
+
 /// Subscriber group of all instances: each expired session is handled by one of them.
 #[cfg(feature = "redis")]
 const GROUP: &str = "services";
@@ -61,9 +64,10 @@ pub(super) struct ExpiredSession {
 pub(super) type Expirations = Pin<Box<dyn Stream<Item = Result<ExpiredSession, Lagged>> + Send>>;
 
 impl Sessions {
-    pub(super) fn new(client: Option<&Client>) -> Result<Self, Error> {
+    /// Returns a store of at most `max_bytes` in this process, or that on the server, whose memory the server bounds.
+    pub(super) fn new(client: Option<&Client>, max_bytes: u64) -> Result<Self, Error> {
         Ok(match client {
-            None => Self::embedded(),
+            None => Self::embedded(max_bytes),
             #[cfg(feature = "redis")]
             Some(client) => Self::shared(client)?,
             #[cfg(not(feature = "redis"))]
@@ -71,9 +75,13 @@ impl Sessions {
         })
     }
 
-    fn embedded() -> Self {
+    fn embedded(max_bytes: u64) -> Self {
         let sessions = Cache::builder()
             .name("sessions")
+            // Clients choose the number of sessions and their bodies.
+            .max_weight(max_bytes, |id: &String, session: &Session| {
+                u32::try_from(ENTRY_BYTES + id.len() + session.body.len()).unwrap_or(u32::MAX)
+            })
             .publish([Cause::Expired])
             // The dashboard shows the TTL of a session by its id, but never its body.
             .inspect(|id| Some(id.to_owned()))
@@ -193,6 +201,7 @@ impl Sessions {
                     "misses": stats.misses,
                     "hit_ratio": hit_ratio(stats.hits, stats.misses),
                     "expired": stats.expired,
+                    "evicted": stats.evicted,
                     "removed": stats.removed,
                     "replaced": stats.replaced,
                     "sweeps": stats.sweeps,

@@ -11,7 +11,7 @@
 //! | `PUT /sessions/{id}?ttl=30` and a body | 201, or 204 if it replaced a live session |
 //! | `GET /sessions/{id}` | 200 and the body, or 404; restarts the TTL |
 //! | `DELETE /sessions/{id}` | 204, or 404 |
-//! | `GET /sessions/{id}/ttl` | `{"ttl": 30}` in seconds, -1 for a persistent session, or 404 |
+//! | `GET /sessions/{id}/ttl` | `{"ttl": 30}` in seconds, or 404 |
 //! | `GET /events` | every expiration, as Server-Sent Events |
 //! | `GET /stats` | statistics as JSON |
 //! | `GET /` | a page with the dashboard and a form to put, read and delete sessions |
@@ -21,10 +21,16 @@
 //!
 //! Each client address may send 6,000 requests per minute (`--per-client`), and each session may receive 600
 //! (`--per-session`). A request above a limit gets a 429 with `Retry-After`. The last five routes are for operators and
-//! have no limit. **They are open to everybody, as is `/events`, unless `--admin-token TOKEN` is given**: then all of
-//! them except `/healthz` need the token, as the password of HTTP `Basic` authentication with any user name (a browser
-//! asks for it), or as `Authorization: Bearer TOKEN`. Behind a proxy, pass the networks of trusted proxies, whose
+//! have no limit. With `--admin-token TOKEN` (or `FLEETING_ADMIN_TOKEN`), all of them except `/healthz` need the token, as
+//! does `/events`: as the password of HTTP `Basic` authentication with any user name (a browser asks for it), or as
+//! `Authorization: Bearer TOKEN`. Without a token, they are served only on a loopback address, and only to requests whose
+//! `Host` is `localhost` or a loopback address. Behind a proxy, pass the networks of trusted proxies, whose
 //! `X-Forwarded-For` gives the client address: `--trust 10.0.0.0/8`.
+//!
+//! Sessions take at most `--max-bytes` of memory, about; above it, the least useful ones are evicted. Of connections,
+//! `--max-connections` may be open in all, and `--connections-per-client` of one client address, unless it is a trusted
+//! proxy; at a bound, a new one replaces the one that has been idle for longest. The head of a request must arrive within
+//! 10 s, which also ends idle connections, and the request must be answered within 30 s. Use a proxy for TLS.
 //!
 //! With `--spool DIR`, each expired session is added to the directory queue `DIR`. Any program can process it, such as
 //! `examples/spool_worker.py DIR`.
@@ -35,9 +41,10 @@
 //!
 //! Built with `--features redis` and started with `--redis redis://127.0.0.1:6379`, sessions and limits are on that
 //! server, and all instances with the same server are one service: they share the limits, `/events` of each streams all
-//! expirations, and each expired session is handled (counted as `expired`) by one of them.
+//! expirations, and each expired session is handled (counted as `expired`) by one of them. The memory of the server is
+//! bounded by its own `maxmemory`.
 //!
-//! A TTL is 0.001 to 31,536,000 seconds (a year) and may have a fraction; without a TTL a session is persistent. An id
+//! A TTL is 0.001 seconds to `--max-ttl` (a year) and may have a fraction; a session without a TTL gets that one. An id
 //! has at most 256 bytes, a body 1 MiB. An invalid request gets a 4xx response with `{"error": "message"}`. Ctrl-C
 //! ends the event streams, then the service.
 //!
@@ -46,13 +53,15 @@
 mod admin;
 mod backend;
 mod prometheus;
+mod server;
 mod snapshot;
 
 use std::{
     env,
     error::Error as _,
+    hash::{BuildHasher, RandomState},
     io::{self, Write},
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     path::{Path as FilePath, PathBuf},
     process::ExitCode,
     str,
@@ -67,7 +76,7 @@ use axum::{
         rejection::{BytesRejection, PathRejection, QueryRejection},
     },
     http::{Method, StatusCode, Uri, header, request::Parts},
-    middleware::{Next, from_fn},
+    middleware::{Next, from_fn, from_fn_with_state},
     response::{
         Html, IntoResponse, Response, Sse,
         sse::{Event, KeepAlive},
@@ -76,9 +85,11 @@ use axum::{
 };
 use clap::{Parser, builder::RangedU64ValueParser};
 use futures_util::{Stream, StreamExt};
+use ipnet::IpNet;
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Value, json};
 use tokio::{
+    fs::File,
     net::TcpListener,
     sync::{oneshot, watch},
     task::JoinHandle,
@@ -96,12 +107,14 @@ use fleeting::{Lagged, Limited, Spool, SpoolStats, TrustedProxies, Ttl, dirq::Qu
 const MAX_ID_BYTES: usize = 256;
 const MAX_BODY_BYTES: usize = 1024 * 1024;
 const MIN_TTL_SECONDS: f64 = 0.001;
-const MAX_TTL_SECONDS: f64 = 31_536_000.0;
 
-/// TTL of a persistent session: in the cache, a deadline that overflows means persistent.
-const FOREVER: Duration = Duration::MAX;
+/// Least of `--max-bytes`: room for a session with the largest id and body.
+const MIN_MAX_BYTES: u64 = 2_000_000;
 
-/// Time that requests in progress get to finish after Ctrl-C.
+/// Time in which a request must be answered, including the time in which the client sends its body.
+const ANSWER: Duration = Duration::from_secs(30);
+
+/// Time that the spool gets to write the last expired sessions after Ctrl-C.
 const GRACE: Duration = Duration::from_secs(3);
 
 /// Routes for operators, who must be able to inspect the service even if their address is above its limit.
@@ -127,6 +140,20 @@ struct Args {
     /// Requests per minute for each session
     #[arg(long, default_value_t = 600, value_name = "N", value_parser = above_zero())]
     per_session: u32,
+    /// Bytes of memory for sessions, about; above it, the least useful ones are evicted
+    #[arg(long, default_value_t = 256_000_000, value_name = "BYTES", conflicts_with = "redis")]
+    #[arg(value_parser = RangedU64ValueParser::<u64>::new().range(MIN_MAX_BYTES..))]
+    max_bytes: u64,
+    /// Longest TTL of a session in seconds, and the TTL of those put without one
+    #[arg(long, default_value_t = 31_536_000, value_name = "SECONDS")]
+    #[arg(value_parser = RangedU64ValueParser::<u32>::new().range(1..=31_536_000))]
+    max_ttl: u32,
+    /// Open connections in all
+    #[arg(long, default_value_t = 1_000, value_name = "N", value_parser = above_zero())]
+    max_connections: u32,
+    /// Open connections from one client address that is not a trusted proxy
+    #[arg(long, default_value_t = 100, value_name = "N", value_parser = above_zero())]
+    connections_per_client: u32,
     /// Network of trusted proxies, whose X-Forwarded-For field is believed; may be repeated
     #[arg(long, value_name = "NETWORK")]
     trust: Vec<String>,
@@ -136,7 +163,7 @@ struct Args {
     /// Directory queue to which expired sessions are written
     #[arg(long, value_name = "DIR", conflicts_with = "redis")]
     spool: Option<PathBuf>,
-    /// File in which sessions are written over a restart
+    /// File in which sessions are kept over a restart
     #[arg(long, value_name = "FILE", conflicts_with = "redis")]
     snapshot: Option<PathBuf>,
     /// URL of the Redis server that all instances share, or of a node of its cluster; may be repeated
@@ -149,14 +176,15 @@ const OPEN_PAGES: &str = "\
 Pages that are open to everybody:
   /sessions/ID    put, read and delete a session; limited per client and per session
   /healthz        200 while the service is running
-Pages for operators, which are open to everybody too unless --admin-token is given:
+Pages for operators:
   /               page with the dashboard and a form
   /fleeting       dashboard, which shows the addresses of clients above their limit
   /stats          statistics as JSON
   /metrics        metrics in Prometheus' text format
   /events         every expiration with its session id, as Server-Sent Events
 With --admin-token, they need the token: as the password of HTTP Basic authentication with
-any user name, or as the header Authorization: Bearer TOKEN. Use TLS, or a local address.";
+any user name, or as the header Authorization: Bearer TOKEN. Use TLS, or a local address.
+Without it, they are served only on a loopback address, to requests for localhost.";
 
 fn above_zero() -> RangedU64ValueParser<u32> {
     RangedU64ValueParser::new().range(1..)
@@ -184,6 +212,7 @@ async fn run(args: Args) -> Result<(), Box<dyn std::error::Error>> {
         )
     })?;
     let address = listener.local_addr()?;
+    let admin = Admin::new(args.admin_token.clone(), address)?;
 
     let recorder = Page::install()?;
     let client = backend::connect(&args.redis).await?;
@@ -199,27 +228,30 @@ async fn run(args: Args) -> Result<(), Box<dyn std::error::Error>> {
     let trusted = TrustedProxies::new(&args.trust).map_err(|error| {
         format!("invalid --trust, expected a network such as 10.0.0.0/8: {error}")
     })?;
-    let admin = Admin::new(args.admin_token.or_else(|| env::var("FLEETING_ADMIN_TOKEN").ok()))?;
     let known = admin.clone();
     let by_client = backend::by_client(client.as_ref(), args.per_client, trusted)?
         // A request with a wrong token is limited, which slows down guessing.
-        .skip(move |parts| is_for_operators(parts.uri.path()) && known.admits(&parts.headers))
+        .skip(move |parts| is_for_operators(parts.uri.path()) && known.admits(parts))
         .on_limited(|limited, _| Error::from(limited.clone()));
     let app = routes(service.clone())
-        .layer(from_fn(move |request, next| check_token(admin.clone(), request, next)))
+        .layer(from_fn_with_state(admin, check_access))
+        .layer(from_fn(answer_in_time))
         .layer(by_client);
     let (stop, stopped) = oneshot::channel::<()>();
-    let server = axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>())
-        .with_graceful_shutdown(async { drop(stopped.await) });
-    let server = tokio::spawn(server.into_future());
+    let limits = server::Limits {
+        connections: args.max_connections as usize,
+        per_client: args.connections_per_client as usize,
+        proxies: args.trust.iter().filter_map(|network| parse_network(network)).collect(),
+    };
+    let stopped = async { drop(stopped.await) };
+    let server = tokio::spawn(server::serve(listener, app, limits, stopped));
     greet(address)?;
 
     signal.await;
     // First the event streams: the server waits for all open responses, and these would never end.
     sessions.shutdown().await;
     drop(stop);
-    // Clients that stopped in the middle of a request or a response are disconnected at the end of the grace period.
-    let _ = timeout(GRACE, server).await;
+    server.await?;
     // After the server has stopped: no request changes the sessions any more.
     let written = match &args.snapshot {
         Some(file) => snapshot::write(&sessions, file).await,
@@ -243,6 +275,11 @@ fn log() -> Result<(), String> {
     let lines = tracing_subscriber::fmt::layer().with_writer(io::stderr).with_filter(targets);
     tracing_subscriber::registry().with(lines).init();
     Ok(())
+}
+
+/// Returns the network that `--trust` names, which may be one address. Its text has been checked.
+fn parse_network(text: &str) -> Option<IpNet> {
+    text.parse().ok().or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from))
 }
 
 fn is_for_operators(path: &str) -> bool {
@@ -319,6 +356,7 @@ struct Service {
     spool: Option<Spool>,
     recorder: Page,
     started: Instant,
+    max_ttl: Duration,
 }
 
 #[derive(Clone)]
@@ -351,10 +389,11 @@ struct Lag {
 
 impl Service {
     async fn start(args: &Args, client: Option<&Client>, recorder: Page) -> Result<Self, Error> {
-        let sessions = Sessions::new(client)?;
+        let sessions = Sessions::new(client, args.max_bytes)?;
         let requests = Requests::new(client, args.per_session)?;
         let lag = watch_lag(&sessions).await?;
-        Ok(Self { sessions, requests, lag, spool: None, recorder, started: Instant::now() })
+        let (started, max_ttl) = (Instant::now(), Duration::from_secs(args.max_ttl.into()));
+        Ok(Self { sessions, requests, lag, spool: None, recorder, started, max_ttl })
     }
 
     /// Writes sessions that expire from now on to a queue, until the cache is shut down.
@@ -364,9 +403,13 @@ impl Service {
             None => error.to_string(),
         })?;
         // Fails at the start, and not when the first session expires. The probe's name is not a queue's, so other
-        // users of the queue ignore it.
-        let probe = folder.join(format!(".{}.probe", std::process::id()));
-        let probed = tokio::fs::write(&probe, "").await.and(tokio::fs::remove_file(&probe).await);
+        // users of the queue ignore it. A file that is there already was put there by somebody else.
+        let probe = folder.join(format!(".{:016x}.probe", RandomState::new().hash_one(folder)));
+        let created = File::options().write(true).create_new(true).open(&probe).await;
+        let probed = match created {
+            Ok(_) => tokio::fs::remove_file(&probe).await,
+            Err(error) => Err(error),
+        };
         probed.map_err(|error| format!("cannot write to {}: {error}", folder.display()))?;
         let spool = Spool::new(queue);
         #[allow(irrefutable_let_patterns)]
@@ -492,16 +535,33 @@ async fn page_script() -> impl IntoResponse {
     ([(header::CONTENT_TYPE, "text/javascript; charset=utf-8")], include_str!("page.js"))
 }
 
-/// Rejects requests for operators' pages without the token, if there is one.
-async fn check_token(admin: Admin, request: Request, next: Next) -> Response {
+/// Rejects requests for operators' pages that are not admitted.
+async fn check_access(State(admin): State<Admin>, request: Request, next: Next) -> Response {
     let path = request.uri().path();
     let is_closed = (is_for_operators(path) && path != "/healthz") || path == "/events";
-    if !is_closed || admin.admits(request.headers()) {
+    if !is_closed {
         return next.run(request).await;
     }
-    let message = "this page needs the token of --admin-token".to_owned();
+    let (parts, body) = request.into_parts();
+    if admin.admits(&parts) {
+        return next.run(Request::from_parts(parts, body)).await;
+    }
+    let (status, message) = admin.refusal();
+    let refused = Error::Refused(status, message.to_owned());
+    if status != StatusCode::UNAUTHORIZED {
+        return refused.into_response();
+    }
     let challenge = [(header::WWW_AUTHENTICATE, "Basic realm=\"fleeting\", charset=\"UTF-8\"")];
-    (challenge, Error::Refused(StatusCode::UNAUTHORIZED, message)).into_response()
+    (challenge, refused).into_response()
+}
+
+/// Rejects a request that is not answered in time, for instance because its client sends the body too slowly. The body of
+/// the response has no limit, as that of an event stream.
+async fn answer_in_time(request: Request, next: Next) -> Result<Response, Error> {
+    timeout(ANSWER, next.run(request)).await.map_err(|_| {
+        let message = format!("the request was not complete within {} s", ANSWER.as_secs());
+        Error::Refused(StatusCode::REQUEST_TIMEOUT, message)
+    })
 }
 
 /// Rejects queries on routes without parameters: a `?ttl=` on anything but a PUT would be ignored silently.
@@ -541,18 +601,19 @@ struct PutQuery {
     ttl: Option<String>,
 }
 
-impl<S: Send + Sync> FromRequestParts<S> for GivenTtl {
+impl FromRequestParts<Service> for GivenTtl {
     type Rejection = Error;
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Error> {
-        let Query(query) = Query::<PutQuery>::from_request_parts(parts, state).await?;
-        let Some(ttl) = query.ttl else { return Ok(Self(FOREVER)) };
+    async fn from_request_parts(parts: &mut Parts, service: &Service) -> Result<Self, Error> {
+        let Query(query) = Query::<PutQuery>::from_request_parts(parts, service).await?;
+        let Some(ttl) = query.ttl else { return Ok(Self(service.max_ttl)) };
+        let max = service.max_ttl.as_secs_f64();
         match ttl.parse() {
-            Ok(seconds) if (MIN_TTL_SECONDS..=MAX_TTL_SECONDS).contains(&seconds) => {
+            Ok(seconds) if (MIN_TTL_SECONDS..=max).contains(&seconds) => {
                 Ok(Self(Duration::from_secs_f64(seconds)))
             }
             _ => {
-                let range = format!("{MIN_TTL_SECONDS} to {MAX_TTL_SECONDS} seconds");
+                let range = format!("{MIN_TTL_SECONDS} to {max} seconds");
                 Err(Error::Refused(
                     StatusCode::BAD_REQUEST,
                     format!("ttl must be {range}, got {ttl:?}"),

@@ -22,7 +22,7 @@ form.addEventListener("submit", async event => {
       const response = await fetch(address, { method: "PUT", body });
       if (!response.ok) return showError(response);
       const done = response.status === 201 ? "Created" : "Replaced";
-      show(`${done}: `, isolated(id), ttl ? `, TTL ${ttl} s.` : ", persistent.");
+      show(`${done}: `, isolated(id), ttl ? `, TTL ${ttl} s.` : ", with the longest TTL.");
     } else if (verb === "read") {
       const response = await fetch(address);
       if (!response.ok) return showError(response);
@@ -51,10 +51,24 @@ const rows = Array.from({ length: ROWS }, (_, row) =>
   make("tr", {}, make("td", {}, row ? "\u00a0" : "None."), make("td", {}, "\u00a0")));
 document.getElementById("events").append(...rows);
 
-let latest = [], missed = 0, isDue = false;
+const caption = document.getElementById("missed");
+let latest = [], missed = 0, problem = null, isDue = false;
+
+function showState() {
+  if (!latest.length) rows[0].cells[0].textContent = problem ? "–" : "None.";
+  const sentence = problem ?? (missed
+    ? `Since this page was opened; ${missed} were too fast to be shown`
+    : "Since this page was opened");
+  if (caption.textContent !== sentence) caption.textContent = sentence;
+}
 
 share(relative("events").href, {
+  onOpen() {
+    problem = null;
+    showState();
+  },
   onEvent(name, data) {
+    problem = null;
     if (name === "lagged") missed += data.missed;
     else latest = [data, ...latest].slice(0, ROWS);
     if (isDue) return;
@@ -65,9 +79,12 @@ share(relative("events").href, {
         rows[row].cells[0].replaceChildren(isolated(key));
         rows[row].cells[1].textContent = lag_ms === null ? "–" : milliseconds(lag_ms);
       });
-      if (missed) document.getElementById("missed").textContent = `Since this page was opened; ${missed} were too fast to be shown`;
+      showState();
     });
   },
-  // The dashboard shows problems of the connection.
-  onProblem() {},
+  onProblem(sentence, seconds) {
+    const next = new Date(Date.now() + seconds * 1000).toLocaleTimeString("en-GB");
+    problem = `${sentence} Next try at ${next}.`;
+    showState();
+  },
 });

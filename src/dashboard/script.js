@@ -14,11 +14,11 @@ const relative = path => new URL(path, import.meta.url);
 
 // Receives a stream of events in one of all tabs. There it calls `resolve(name, data)` for each event, which returns the
 // message for all tabs, or a sentence as its `problem`, or null. By default, the message is the event. In each tab, it
-// calls `onEvent(name, data)` with the message, and `onProblem(sentence, seconds)` if the stream fails and is retried
-// after `seconds`. `current()` returns the last message for tabs that join later. Returns null if the browser cannot do
+// calls `onOpen()` when the stream begins, `onEvent(name, data)` with the message, and `onProblem(sentence, seconds)` if
+// the stream fails and is retried after `seconds`. `current()` returns the last message for tabs that join later. Returns null if the browser cannot do
 // this, as on a page over plain HTTP.
 export function share(address, options) {
-  const { onEvent, onProblem, current = () => null } = options;
+  const { onOpen = () => {}, onEvent, onProblem, current = () => null } = options;
   const { resolve = (name, data) => ({ name, data }) } = options;
   if (!navigator.locks || !window.BroadcastChannel) return null;
   const name = `fleeting ${address}`;
@@ -27,6 +27,7 @@ export function share(address, options) {
   const broadcast = message => { channel.postMessage(message); deliver(message); };
   const deliver = message => {
     if (message.problem) onProblem(message.problem, message.seconds);
+    else if (message.isOpen) onOpen();
     else if (message.name) onEvent(message.name, message.data);
   };
   channel.onmessage = ({ data }) => {
@@ -39,7 +40,8 @@ export function share(address, options) {
     isLeader = true;
     for (let pause = 0; ;) {
       const began = performance.now();
-      let problem = await listen(address, async (name, data) => {
+      const opened = () => broadcast({ isOpen: true });
+      let problem = await listen(address, opened, async (name, data) => {
         const message = await resolve(name, data);
         if (message?.problem) return message.problem;
         pause = 0;
@@ -61,7 +63,7 @@ export function share(address, options) {
 
 // Reads the stream until it ends, or until `onEvent` returns a sentence; returns a sentence if there is a problem. It uses
 // `fetch`, because an EventSource does not retry after an error of a proxy, and does not report the status.
-async function listen(address, onEvent) {
+async function listen(address, onOpen, onEvent) {
   const stop = new AbortController();
   let timeout, hasEvents = false;
   const restartTimer = () => {
@@ -73,6 +75,7 @@ async function listen(address, onEvent) {
     const answer = await fetch(address, { signal: stop.signal, headers: { accept: "text/event-stream" } });
     const problem = refusal(answer, "text/event-stream");
     if (problem) return problem;
+    onOpen();
     const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
     for (let text = ""; ;) {
       const { value, done } = await reader.read();

@@ -30,6 +30,8 @@ mod server;
 #[cfg(target_os = "linux")]
 mod server_stats;
 mod service;
+#[cfg(unix)]
+mod service_attacks;
 mod service_on_redis;
 mod service_snapshot;
 mod service_spool;

@@ -65,9 +65,9 @@ async fn sessions_are_shared_by_both_instances() {
     assert_eq!(b.put("/sessions/ada?ttl=3600", "hullo").await, StatusCode::NO_CONTENT);
     assert_eq!(a.get("/sessions/ada").await, (StatusCode::OK, "hullo".into()));
     assert_eq!(a.get("/sessions/ada/ttl").await, (StatusCode::OK, r#"{"ttl":3600}"#.into()));
-    assert_eq!(b.put("/sessions/eve", "persistent").await, StatusCode::CREATED);
-    assert_eq!(a.get("/sessions/eve").await, (StatusCode::OK, "persistent".into()));
-    assert_eq!(a.get("/sessions/eve/ttl").await.1, r#"{"ttl":-1}"#);
+    assert_eq!(b.put("/sessions/eve", "for long").await, StatusCode::CREATED);
+    assert_eq!(a.get("/sessions/eve").await, (StatusCode::OK, "for long".into()));
+    assert_eq!(a.get("/sessions/eve/ttl").await.1, r#"{"ttl":31536000}"#);
     assert_eq!(b.send(Method::DELETE, "/sessions/ada", "").await.0, StatusCode::NO_CONTENT);
     assert_eq!(a.get("/sessions/ada").await.0, StatusCode::NOT_FOUND);
     assert_eq!(a.send(Method::DELETE, "/sessions/ada", "").await.0, StatusCode::NOT_FOUND);
