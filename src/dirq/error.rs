@@ -295,7 +295,7 @@ impl Error {
         limit: u64,
     ) -> Self {
         match error {
-            Errno::LOOP | Errno::INVAL => Self::Foreign { path },
+            Errno::LOOP | Errno::INVAL | Errno::NXIO => Self::Foreign { path },
             Errno::FBIG => Self::TooLarge { path, limit },
             error => Self::io(operation, path, error),
         }

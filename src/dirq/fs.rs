@@ -13,6 +13,7 @@ mod make_dir;
 mod medium;
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 mod notify;
+mod open;
 mod rename;
 mod stat;
 
@@ -28,7 +29,7 @@ use rustix::{
 pub(super) use self::inotify::{WatchId, Watcher};
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 pub(super) use self::notify::{WatchId, Watcher};
-use self::{call::call, make_dir::make_dir_at};
+use self::{call::call, make_dir::make_dir_at, open::open_file};
 pub(super) use self::{
     dir::{Dir, OpenFor},
     file::NewFile,
@@ -69,10 +70,9 @@ pub(super) fn is_out_of_file_descriptors(error: Errno) -> bool {
     matches!(error, Errno::MFILE | Errno::NFILE)
 }
 
-/// Syncs the content of a file, so that it survives a crash of the machine.
+/// Syncs the content of a regular file, so that it survives a crash of the machine.
 pub(super) fn sync_file(path: &Path) -> Result<()> {
     // `fsync` needs no permission to write.
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let file = call("open", || fs::open(path, flags, Mode::empty()))?;
+    let (file, _) = open_file("open", CWD, path, OFlags::RDONLY)?;
     call("sync a file", || fs::fsync(file))
 }

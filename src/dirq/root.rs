@@ -25,7 +25,7 @@ use super::{
     dead_directories::DeadDirectories,
     dir_cache::DirCache,
     file_name::{FileName, directory_of, element_of},
-    fs::{Dir, FileType, Medium, Mode, OpenFor, make_dir},
+    fs::{Dir, FileType, Medium, Mode, OpenFor, file_id, make_dir, stat},
     name_generator::NameGenerator,
     retry_budget::RetryBudget,
     shared::SharedQueue,
@@ -89,6 +89,19 @@ impl Root {
 
     pub(super) fn id(&self) -> DirId {
         self.id
+    }
+
+    /// Returns the error of a call that needs a lock: that the queue's own directory is away, in place of
+    /// [`Error::NotLocked`], if all of its locks are away with it. Its file system may be mounted again.
+    pub(super) fn not_locked_or_away(&self, error: Error) -> Error {
+        match (error, stat(&self.path)) {
+            // Under a mount point, there is a directory of another device.
+            (Error::NotLocked { .. }, Ok(found)) if file_id(&found).0 != self.id.0 => {
+                Error::io("open", &self.path, Errno::NOENT)
+            }
+            (Error::NotLocked { .. }, Err(errno)) => Error::io("open", &self.path, errno),
+            (error, _) => error,
+        }
     }
 
     /// Returns whether no call can wait for a disk.

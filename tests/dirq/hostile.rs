@@ -9,7 +9,7 @@ use std::{
     process::Command,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
     thread::{self, JoinHandle},
     time::{Duration, Instant},
@@ -17,6 +17,7 @@ use std::{
 
 use fleeting::dirq::{Element, Error, Lock, Purge, Queue, QueueSimple, Walk};
 use tempfile::TempDir;
+use tokio::time::timeout;
 
 use super::{IN_MEMORY, tempdir};
 use crate::{
@@ -250,6 +251,47 @@ async fn file_with_the_name_of_a_directory_is_skipped() {
     assert!(made.success());
     let error = queue.get_element(&added).await.unwrap_err();
     assert!(matches!(&error, Error::Foreign { path } if *path == file), "{error:?}");
+}
+
+/// Opening a pipe waits for its other end, and the queue has a few threads only.
+#[tokio::test(flavor = "multi_thread")]
+async fn pipes_in_place_of_temporary_files_do_not_block_the_queue() {
+    let dir = tempdir().unwrap();
+    let queue = QueueSimple::open(dir.path().join("queue")).await.unwrap();
+    let pipes: Vec<_> = (0..100).map(|pipe| dir.path().join(format!("pipe{pipe}"))).collect();
+    let made = Command::new("mkfifo").args(&pipes).status().expect("mkfifo runs");
+    assert!(made.success());
+    let (root, replaced) = (queue.path().to_owned(), Arc::new(AtomicUsize::new(0)));
+    let (count, left) = (replaced.clone(), pipes.len());
+    let attack = std::thread::spawn(move || {
+        let mut pipes = pipes.into_iter().peekable();
+        while pipes.peek().is_some() {
+            let directories = fs::read_dir(&root).unwrap().map(|entry| entry.unwrap().path());
+            for file in directories.filter_map(|path| fs::read_dir(path).ok()).flatten().flatten() {
+                let is_temporary = file.path().extension().is_some_and(|kind| kind == "tmp");
+                let Some(pipe) = pipes.next_if(|_| is_temporary) else { continue };
+                if fs::rename(pipe, file.path()).is_ok() {
+                    count.fetch_add(1, Relaxed);
+                }
+            }
+        }
+    });
+    let body = vec![b'x'; 8 << 20];
+    let deadline = Instant::now() + patience();
+    // Each add has several parts, between which its file may be replaced.
+    while replaced.load(Relaxed) < left / 2 {
+        assert!(Instant::now() < deadline, "no temporary file was replaced");
+        let adds = (0..20).map(|_| queue.add(&body[..]));
+        let ended = timeout(patience(), futures::future::join_all(adds)).await;
+        ended.expect("no add waits for the other end of a pipe");
+    }
+    timeout(patience(), queue.add("small")).await.unwrap().unwrap();
+    timeout(patience(), queue.count()).await.unwrap().unwrap();
+    while !attack.is_finished() {
+        let _ = queue.add(&body[..]).await;
+        queue.purge(Purge::default()).await.unwrap();
+    }
+    attack.join().unwrap();
 }
 
 /// Any process with write access can create sparse files of any size.

@@ -466,6 +466,29 @@ async fn keep_alive_drops_the_work_if_the_lock_is_lost() {
     assert!(matches!(error, Error::NotLocked { .. }), "{error:?}");
 }
 
+/// Such as a file system that is unmounted for a moment: the locks are on it.
+#[tokio::test(start_paused = true)]
+async fn keep_alive_continues_while_the_directory_of_the_queue_is_away() {
+    let (_dir, queue) = queue().await;
+    queue.add("x").await.unwrap();
+    let lock = queue.locked().next().await.unwrap().unwrap();
+    let away = queue.path().with_extension("away");
+    let work = async {
+        sleep(Duration::from_secs(90)).await;
+        fs::rename(queue.path(), &away).unwrap();
+        let error = lock.touch().await.unwrap_err();
+        assert!(matches!(&error, Error::Io { path, .. } if path == queue.path()), "{error:?}");
+        sleep(Duration::from_secs(400)).await;
+        fs::rename(&away, queue.path()).unwrap();
+        make_old(&lock_of(&queue, lock.name()), HOUR);
+        sleep(Duration::from_secs(400)).await;
+        "done"
+    };
+    assert_eq!(lock.keep_alive(Duration::from_secs(60), work).await.unwrap(), "done");
+    assert!(age(&lock_of(&queue, lock.name())) < HOUR / 2, "the lock is renewed again");
+    lock.ack().await.unwrap();
+}
+
 #[tokio::test(start_paused = true)]
 async fn keep_alive_continues_after_failed_renewals() {
     let (_dir, queue) = queue().await;

@@ -25,6 +25,7 @@ use super::{
     call::call,
     file::{NewFile, read_all, write_all},
     make_dir::make_dir_at,
+    open::open_file,
     stat::file_id,
 };
 
@@ -100,7 +101,7 @@ impl Dir {
         })
     }
 
-    /// Writes `data` at the end of a file: `ELOOP` if it is a link.
+    /// Writes `data` at the end of a regular file: `ELOOP` if it is a link, `EINVAL` or `ENXIO` if it is something else.
     pub(in crate::dirq) fn append(&self, name: &CStr, data: &[u8]) -> Result<()> {
         let file = self.open_to_append(name)?;
         file.append(data)?;
@@ -113,17 +114,16 @@ impl Dir {
     }
 
     fn open_to_append(&self, name: &CStr) -> Result<NewFile> {
-        let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = call("open to append", || openat(&self.fd, name, flags, Mode::empty()))?;
+        let access = OFlags::WRONLY | OFlags::APPEND;
+        let (file, _) = open_file("open to append", &self.fd, name, access)?;
         Ok(NewFile::from(file))
     }
 
     /// Reads a regular file: `ELOOP` if it is a link, `EINVAL` if it is not a regular file, `EFBIG` if it is longer
     /// than `limit`.
     pub(in crate::dirq) fn read(&self, name: &CStr, limit: u64) -> Result<Vec<u8>> {
-        // `NONBLOCK`, because opening a pipe would wait for a writer.
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        read_all(&call("open", || openat(&self.fd, name, flags, Mode::empty()))?, limit)
+        let (file, stat) = open_file("open", &self.fd, name, OFlags::RDONLY)?;
+        read_all(&file, &stat, limit)
     }
 
     pub(in crate::dirq) fn link(&self, from: &CStr, to: &CStr) -> Result<()> {

@@ -7,11 +7,11 @@ use nix::unistd::close;
 use rustix::fs::{Advice, fadvise};
 use rustix::{
     buffer::spare_capacity,
-    fs::{Mode, fchmod, fstat, fsync},
+    fs::{Mode, Stat, fchmod, fsync},
     io::{Errno, Result, read, write},
 };
 
-use super::{call::call, stat::is_file};
+use super::call::call;
 
 /// A file of this process that is open for writing.
 pub(in crate::dirq) struct NewFile(OwnedFd);
@@ -71,12 +71,8 @@ pub(super) fn write_all(file: OwnedFd, data: &[u8], mode: Option<Mode>) -> Resul
     Ok(file)
 }
 
-/// Reads a regular file: `EINVAL` if it is something else, `EFBIG` if it is longer than `limit`.
-pub(super) fn read_all(file: &OwnedFd, limit: u64) -> Result<Vec<u8>> {
-    let stat = call("stat", || fstat(file))?;
-    if !is_file(&stat) {
-        return Err(Errno::INVAL);
-    }
+/// Reads a regular file with the metadata `stat`: `EFBIG` if it is longer than `limit`.
+pub(super) fn read_all(file: &OwnedFd, stat: &Stat, limit: u64) -> Result<Vec<u8>> {
     let len = u64::try_from(stat.st_size).unwrap_or(0);
     if len > limit {
         return Err(Errno::FBIG);

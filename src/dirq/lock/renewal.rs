@@ -19,13 +19,14 @@ impl<T: Send + 'static> Lock<T> {
     ///
     /// # Errors
     ///
-    /// [`Error::NotLocked`] if a purge removed the lock, and [`Error::Io`]. Stop the work in both cases: another
-    /// process may do it too.
+    /// [`Error::NotLocked`] if a purge removed the lock, and [`Error::Io`], for instance if the directory of the queue is
+    /// away. Stop the work in both cases: another process may do it too.
     pub async fn touch(&self) -> Result<(), Error> {
         let (name, delivery) = (*self.name(), self.guard.delivery().copied());
         run("touch", Work::Short, self.guard.queue(), move |queue| {
-            delivery.map_or(Ok(()), |delivery| delivery.check(queue.root(), &name))?;
-            queue.renew(&name)
+            let checked = delivery.map_or(Ok(()), |delivery| delivery.check(queue.root(), &name));
+            let renewed = checked.and_then(|()| queue.renew(&name));
+            renewed.map_err(|error| queue.root().not_locked_or_away(error))
         })
         .await
     }
@@ -33,7 +34,8 @@ impl<T: Send + 'static> Lock<T> {
     /// Runs long `work`, and resets the lock's age to zero after each interval `every` until the work is done. An
     /// interval below one millisecond is raised to one millisecond.
     ///
-    /// If that fails for another reason than a lost lock, it is tried again after `every`, or after one second if that
+    /// If that fails for another reason than a lost lock (the directory of the queue is away, for instance, because its
+    /// file system is unmounted for a moment), it is tried again after `every`, or after one second if that
     /// is sooner. `work` continues in the meantime: the lock is valid until a purge finds it too old.
     ///
     /// # Errors
