@@ -193,6 +193,7 @@ browser() {
 docs() {
     step "language, examples and links of the documentation"
     cargo test "${everything[@]}" --test words --test architecture --test documents
+    scripts/release.sh --check
     cargo test "${everything[@]}" --doc
     cargo doc --locked -p fleeting --all-features --no-deps
 }

@@ -1,6 +1,6 @@
 //! Checks that documents agree with each other: numbers that are quoted from measurements, and lists of other files.
 
-use std::{fs, path::Path};
+use std::{collections::BTreeSet, fs, path::Path, process::Command};
 
 fn read(path: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
@@ -144,4 +144,50 @@ fn contributing_names_every_model() {
     for name in models {
         assert!(contributing.contains(&format!("model `{name}`")), "CONTRIBUTING.md lacks {name}");
     }
+}
+
+/// Readers of the published crate see its files only.
+#[test]
+fn package_has_the_files_that_the_readme_names() {
+    let list = Command::new(env!("CARGO"))
+        .args(["package", "--list", "--allow-dirty", "--offline", "-p", "fleeting"])
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .output()
+        .expect("cargo runs");
+    assert!(list.status.success(), "{}", String::from_utf8_lossy(&list.stderr));
+    let list = String::from_utf8(list.stdout).expect("paths are UTF-8");
+    let readme = read("README.md");
+    let named: Vec<_> = readme
+        .split('`')
+        .skip(1)
+        .step_by(2)
+        .filter(|code| !code.contains(char::is_whitespace) && !code.starts_with("./"))
+        .filter(|code| Path::new(env!("CARGO_MANIFEST_DIR")).join(code).is_file())
+        .collect();
+    assert!(named.len() >= 5, "{named:?}");
+    for path in named {
+        assert!(list.lines().any(|listed| listed == path), "the package lacks {path}");
+    }
+}
+
+#[test]
+fn page_of_dependencies_lists_each_with_its_version() {
+    let (manifest, page) = (read("Cargo.toml"), read("docs/dependencies.md"));
+    let mut expected = BTreeSet::new();
+    let mut is_dependency = false;
+    for line in manifest.lines() {
+        if line.starts_with('[') {
+            // Not the sections of `cfg(tokio_unstable)` and the like, which repeat a crate with other features.
+            is_dependency = line == "[dependencies]"
+                || line.starts_with("[target.'cfg(") && line.ends_with(".dependencies]");
+        } else if let Some((name, rest)) = line.split_once(" = ").filter(|_| is_dependency) {
+            let version = rest.trim_start_matches("{ version = ").split('"').nth(1);
+            expected.insert(format!("| {name} | {} |", version.expect("a version")));
+        }
+    }
+    for row in &expected {
+        assert!(page.contains(row.as_str()), "docs/dependencies.md lacks {row}");
+    }
+    let rows = page.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| crate"));
+    assert_eq!(rows.filter(|row| !row.starts_with("| ---")).count(), expected.len());
 }

@@ -1,12 +1,8 @@
 //! Tests of `snapshot_to` and `restore_from`: files that are replaced as a whole.
 
 use std::{
-    fs,
-    future::poll_fn,
-    io,
+    fs, io,
     path::Path,
-    pin::pin,
-    task::Poll,
     time::{Duration, Instant},
 };
 
@@ -83,39 +79,6 @@ async fn errors_name_the_file_and_leave_it_unchanged() {
     assert!(matches!(error, SnapshotError::Encode(_)), "{error:?}");
     assert_eq!(fs::read(&path).unwrap(), b"foreign");
     only_file_is_left(folder.path()).await;
-}
-
-/// The future is dropped after each number of polls up to its end.
-#[tokio::test]
-async fn cancelled_call_leaves_a_complete_file_and_no_other() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("sessions");
-    let sessions = Sessions::new();
-    sessions.snapshot_to(&path).await.unwrap();
-    sessions.set_many((0..5_000).map(|key| (key.to_string(), key)), None).await;
-    for polls in 1.. {
-        let mut count = 0;
-        let mut call = Box::pin(sessions.snapshot_to(&path));
-        let ended = poll_fn(|cx| {
-            let polled = pin!(&mut call).poll(cx);
-            count += 1;
-            match polled {
-                Poll::Ready(written) => Poll::Ready(Some(written)),
-                Poll::Pending if count == polls => Poll::Ready(None),
-                Poll::Pending => Poll::Pending,
-            }
-        })
-        .await;
-        drop(call);
-        only_file_is_left(folder.path()).await;
-        let restored = Sessions::new().restore_from(&path).await.unwrap();
-        assert!(restored == 0 || restored == 5_000, "{restored} after {polls} polls");
-        if let Some(written) = ended {
-            assert_eq!(written.unwrap(), 5_000);
-            assert!(polls > 3, "the call never waited");
-            break;
-        }
-    }
 }
 
 #[derive(Clone, Deserialize)]

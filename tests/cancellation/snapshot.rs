@@ -1,10 +1,20 @@
 //! Snapshots of `Cache`: an incomplete one is refused, and a restore that has begun to add entries completes.
 
+use std::{
+    fs,
+    future::poll_fn,
+    task::Poll,
+    time::{Duration, Instant},
+};
+
 use fleeting::{Cache, Sweep};
 use futures::lock::Mutex;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt, duplex},
+    time::sleep,
+};
 
-use crate::cancel::at_each_await;
+use crate::{cancel::at_each_await, patience::patience};
 
 const ENTRIES: u32 = 500;
 
@@ -87,4 +97,55 @@ async fn cancelled_restore_adds_nothing_or_all() {
         },
     )
     .await;
+}
+
+/// In real time, because threads for blocking work write and read the file.
+#[tokio::test]
+async fn cancelled_snapshot_to_leaves_a_complete_file_and_no_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("entries");
+    empty().snapshot_to(&path).await.unwrap();
+    let cache = filled().await;
+    for polls in 1.. {
+        let written = up_to(polls, cache.snapshot_to(&path)).await;
+        let begin = Instant::now();
+        // A thread for blocking work removes the new file.
+        while fs::read_dir(folder.path()).unwrap().count() > 1 {
+            assert!(begin.elapsed() < patience(), "a file is left after {polls} polls");
+            sleep(Duration::from_millis(1)).await;
+        }
+        let restored = empty();
+        let count = restored.restore_from(&path).await.unwrap();
+        assert!(count == 0 || count == u64::from(ENTRIES), "{count} after {polls} polls");
+        if let Some(written) = written {
+            assert_eq!(written.unwrap(), u64::from(ENTRIES));
+            assert!(polls > 3, "the call never waited");
+            break;
+        }
+    }
+    for polls in 1.. {
+        let cache = empty();
+        let restored = up_to(polls, cache.restore_from(&path)).await;
+        let len = cache.len() as u64;
+        assert!(len == 0 || len == u64::from(ENTRIES), "{len} after {polls} polls");
+        if let Some(restored) = restored {
+            assert_eq!(restored.unwrap(), len);
+            assert!(polls > 1, "the call never waited");
+            break;
+        }
+    }
+}
+
+/// Polls `call` up to `polls` times, and drops it.
+async fn up_to<T>(polls: usize, call: impl Future<Output = T>) -> Option<T> {
+    let (mut call, mut count) = (Box::pin(call), 0);
+    poll_fn(|cx| {
+        count += 1;
+        match call.as_mut().poll(cx) {
+            Poll::Ready(reply) => Poll::Ready(Some(reply)),
+            Poll::Pending if count == polls => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        }
+    })
+    .await
 }

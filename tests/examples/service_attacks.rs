@@ -196,7 +196,7 @@ async fn connection_with_a_request_in_progress_is_not_replaced() {
         }
         assert!(begin.elapsed() < patience(), "no connection is accepted any more");
     }
-    // The other stream goes on: its head is followed by the rest of it.
+    // The other stream continues: the rest of its head follows.
     let mut rest = [0; 4];
     streams[0].read_exact(&mut rest).await.unwrap();
 }

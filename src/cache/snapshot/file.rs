@@ -22,7 +22,7 @@ impl NewFile {
     /// user may have put a link or a file of their own in its place.
     pub(super) async fn create(target: &Path) -> io::Result<Self> {
         let target = target.to_owned();
-        // One call, whose result removes the file if nobody waits for it any more.
+        // One call, whose result removes the file if the caller was cancelled.
         let created = spawn_blocking(move || Self::create_now(&target)).await;
         created.unwrap_or_else(|error| Err(error.into()))
     }
