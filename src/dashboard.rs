@@ -6,6 +6,8 @@ mod history;
 mod responses;
 mod sampler;
 
+use std::sync::Arc;
+
 use axum::{
     Router,
     extract::DefaultBodyLimit,
@@ -67,16 +69,56 @@ const MAX_BODY_BYTES: usize = 64 * 1024;
 /// # }
 /// ```
 pub fn dashboard() -> Router {
-    Router::new()
-        .route("/", get(responses::page))
-        .route("/index.html", get(responses::page))
-        .route("/style.css", get(responses::style))
-        .route("/script.js", get(responses::script))
-        .route("/metrics", get(responses::metrics))
-        .route("/hour", get(responses::hour))
-        .route("/sample", get(responses::sample))
-        .route("/stream", get(responses::stream))
-        .route("/ttl", post(responses::ttl))
-        .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
-        .with_state(Sampler::shared())
+    Dashboard::new().into_router()
+}
+
+/// The [dashboard](dashboard) with settings.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() {
+/// let app: axum::Router = axum::Router::new()
+///     .nest("/fleeting", fleeting::Dashboard::new().title("checkout, Berlin").into_router());
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "it is served by the router of `into_router`"]
+pub struct Dashboard {
+    title: Arc<str>,
+}
+
+impl Dashboard {
+    /// Returns a dashboard with the title `fleeting`.
+    pub fn new() -> Self {
+        Self { title: "fleeting".into() }
+    }
+
+    /// Sets the title of the page, by which operators tell apart the pages of several services. The page shows the name
+    /// of the machine, the process id and the version in any case.
+    pub fn title(mut self, title: impl Into<String>) -> Self {
+        self.title = title.into().into();
+        self
+    }
+
+    /// Returns the router, as [`dashboard`] describes it.
+    pub fn into_router(self) -> Router {
+        let page = move |uri| responses::page(self.title.clone(), uri);
+        Router::new()
+            .route("/", get(page.clone()))
+            .route("/index.html", get(page))
+            .route("/style.css", get(responses::style))
+            .route("/script.js", get(responses::script))
+            .route("/metrics", get(responses::metrics))
+            .route("/hour", get(responses::hour))
+            .route("/sample", get(responses::sample))
+            .route("/stream", get(responses::stream))
+            .route("/ttl", post(responses::ttl))
+            .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
+            .with_state(Sampler::shared())
+    }
+}
+
+impl Default for Dashboard {
+    fn default() -> Self {
+        Self::new()
+    }
 }

@@ -215,7 +215,7 @@ pub use cache::{
 };
 #[cfg(feature = "dashboard")]
 #[cfg_attr(docsrs, doc(cfg(feature = "dashboard")))]
-pub use dashboard::dashboard;
+pub use dashboard::{Dashboard, dashboard};
 #[cfg(feature = "metrics")]
 #[cfg_attr(docsrs, doc(cfg(feature = "metrics")))]
 pub use engine::metrics::publish_metrics;

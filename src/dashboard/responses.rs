@@ -44,7 +44,8 @@ const STREAM_DURATION: Duration = Duration::from_secs(10);
 
 type Fields = [(HeaderName, &'static str); 5];
 
-pub(super) async fn page(OriginalUri(uri): OriginalUri) -> impl IntoResponse {
+/// Returns the page, with the title of its router.
+pub(super) async fn page(title: Arc<str>, OriginalUri(uri): OriginalUri) -> impl IntoResponse {
     // Relative to the page, whose path may end in the name that it is nested under, or in a slash.
     let last = uri.path().rsplit('/').next().unwrap_or_default();
     let here = match last {
@@ -52,7 +53,9 @@ pub(super) async fn page(OriginalUri(uri): OriginalUri) -> impl IntoResponse {
         // Escaped, because the client chooses the path.
         last => format!("./{}", last.replace('&', "&amp;").replace('"', "%22").replace('<', "%3C")),
     };
-    (fields("text/html; charset=utf-8"), include_str!("page.html").replace("{here}", &here))
+    let title = title.replace('&', "&amp;").replace('<', "&lt;");
+    let page = include_str!("page.html").replace("{here}", &here).replace("{title}", &title);
+    (fields("text/html; charset=utf-8"), page)
 }
 
 pub(super) async fn style() -> impl IntoResponse {

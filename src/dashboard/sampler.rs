@@ -10,7 +10,7 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     thread,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 
 use serde::Serialize;
@@ -29,6 +29,7 @@ static SHARED: Mutex<Weak<Sampler>> = Mutex::new(Weak::new());
 pub(super) struct Sampler {
     /// Random identifier of this sampler, so that a page notices a restart of the process.
     boot: String,
+    process: Process,
     histories: Mutex<Histories>,
     live: watch::Sender<Sample>,
 }
@@ -48,7 +49,29 @@ struct Message<'a, T> {
     number: u64,
     every_ms: u64,
     version: &'static str,
+    process: &'a Process,
     groups: T,
+}
+
+/// The process, for operators who look at several of them.
+#[derive(Serialize)]
+struct Process {
+    /// Name of the machine, if the system has one.
+    host: Option<String>,
+    id: u32,
+    /// Time at which the sampler was started, in milliseconds since 1970.
+    since_ms: u128,
+}
+
+impl Process {
+    fn current() -> Self {
+        #[cfg(unix)]
+        let host = rustix::system::uname().nodename().to_str().ok().map(str::to_owned);
+        #[cfg(not(unix))]
+        let host = std::env::var("COMPUTERNAME").ok();
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        Self { host, id: std::process::id(), since_ms: since.as_millis() }
+    }
 }
 
 impl Sampler {
@@ -60,6 +83,7 @@ impl Sampler {
         }
         let sampler = Arc::new(Self {
             boot: format!("{:016x}", RandomState::new().hash_one(0)),
+            process: Process::current(),
             histories: Mutex::default(),
             live: watch::Sender::default(),
         });
@@ -114,7 +138,8 @@ impl Sampler {
     fn write(&self, number: u64, groups: impl Serialize) -> String {
         let every_ms = INTERVAL.as_millis() as u64;
         let version = env!("CARGO_PKG_VERSION");
-        let message = Message { boot: &self.boot, number, every_ms, version, groups };
+        let process = &self.process;
+        let message = Message { boot: &self.boot, number, every_ms, version, process, groups };
         serde_json::to_string(&message).expect("numbers and texts can be written as JSON")
     }
 

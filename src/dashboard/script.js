@@ -6,7 +6,8 @@
 //    the samples that it announces, and forwards them to the others (`share`). A tab that receives nothing polls.
 
 // Time without an event after which a tab polls, and interval of polls, in ms; longest pause between retries, in s.
-const SILENCE = 12_000, POLL = 2_000, LONGEST_PAUSE = 15;
+// A service that cannot be reached may be restarting, and costs nothing to ask.
+const SILENCE = 12_000, POLL = 2_000, LONGEST_PAUSE = 15, PAUSE_OF_RESTART = 2;
 const UNREACHABLE = "The service is unreachable.";
 const relative = path => new URL(path, import.meta.url);
 
@@ -53,7 +54,7 @@ export function share(address, options) {
       if (!problem && lasted > 1000) continue;
       if (lasted > SILENCE) pause = 0;
       problem ??= "The stream was interrupted.";
-      pause = Math.min(2 * pause || 1, LONGEST_PAUSE);
+      pause = Math.min(2 * pause || 1, longestPause(problem));
       broadcast({ problem, seconds: pause });
       await wait(pause * 1000);
     }
@@ -103,6 +104,8 @@ async function listen(address, onOpen, onEvent) {
     stop.abort();
   }
 }
+
+const longestPause = problem => problem === UNREACHABLE ? PAUSE_OF_RESTART : LONGEST_PAUSE;
 
 // Describes the problem of an answer as a sentence; null if there is none.
 export function refusal(answer, type) {
@@ -204,7 +207,7 @@ async function poll() {
       pause = 0;
     } else {
       const problem = await ask();
-      pause = problem ? Math.min(2 * pause || 2, LONGEST_PAUSE) : 0;
+      pause = problem ? Math.min(2 * pause || 2, longestPause(problem)) : 0;
       // The stream may have returned in the meantime.
       if (problem && performance.now() - lastEventAt > SILENCE) showProblem(problem, pause);
     }
@@ -251,6 +254,8 @@ async function pollHour() {
 
 function showLive() {
   setState("live", `Live. fleeting ${all.version}.`);
+  const { host, id, since_ms } = all.process;
+  set(processLine, `Process ${id}${host ? ` on ${host}` : ""}, since ${new Date(since_ms).toLocaleString("en-GB")} (${age(Date.now() - since_ms)}).`);
   for (const [output, { sentence, since }] of failed) {
     // Long enough to be read, as a single request may fail while the stream continues.
     if (performance.now() - since < 5_000) continue;
@@ -338,7 +343,7 @@ const hitRatio = ({ rates, recent }) => ["Hit ratio", share100(recent.hit_ratio)
   is(recent.hit_ratio) ? `last minute, ${rate(rates.hits + rates.misses)} reads/s` : "no reads in the last minute"];
 const perSecond = (label, { counts, rates }, name) => [label, rate(rates[name]), `${count(counts[name])} total`];
 const deniedShare = ({ recent }) => ["Denied, share", share100(recent.denied_ratio),
-  is(recent.denied_ratio) ? "last minute" : "no calls in the last minute"];
+  is(recent.denied_ratio) ? "last minute" : "no calls in the last minute", recent.denied_ratio > .5];
 const missed = ({ counts, levels, recent }) => ["Missed by slow subscribers", count(counts.missed),
   recent.missed ? `${count(recent.missed)} in the last minute`
     : levels.overflow > 0 ? `${count(levels.overflow)} above a lossless capacity` : "events",
@@ -514,7 +519,9 @@ range.hidden = true;
 // The sections with marked values, which may be far below: the names of one or two objects, or their number.
 const summary = make("p", { class: "summary alarm", dir: "auto" });
 summary.hidden = true;
-place.replaceChildren(nothing, range, summary);
+// For operators of several instances.
+const processLine = make("p", { class: "process soft", dir: "auto" });
+place.replaceChildren(processLine, nothing, range, summary);
 
 function sectionOf(of) {
   const kind = sectionKind(of);
@@ -647,16 +654,16 @@ function tableOf(kind) {
 // A chart of one or two lines. The value at a point is shown under the pointer, and with the arrow keys.
 function chartOf(title, lines, unit) {
   const top = make("span"), half = make("span");
-  const middle = make("path", { class: "middle" }), area = make("path", { class: "area" }), cursor = make("path", { class: "cursor" });
+  const middle = make("path", { class: "middle" }), area = make("path", { class: "area" }), cursor = make("path", { class: "cursor" }), restart = make("path", { class: "restart" });
   const paths = lines.map((_, line) => make("path", { class: line ? "second" : "first" }));
-  const svg = make("svg", { preserveAspectRatio: "none", "aria-hidden": "true" }, middle, area, ...paths, cursor);
+  const svg = make("svg", { preserveAspectRatio: "none", "aria-hidden": "true" }, middle, area, restart, ...paths, cursor);
   const plot = make("div", { class: "plot", role: "slider", tabindex: "0", "aria-label": title, "aria-valuemin": "0" }, svg);
   const legend = make("div", { class: "legend axis" }, ...lines.map(([, word], number) => make("span", {},
     make("svg", { viewBox: "0 0 24 8", "aria-hidden": "true" }, make("path", { class: number ? "second" : "first", d: "M0,4H24" })), `${word}${unit}`)));
-  const from = make("span"), reading = make("span", { class: "reading" }), caption = make("figcaption");
+  const from = make("span"), to = make("span"), reading = make("span", { class: "reading" }), caption = make("figcaption");
   const element = make("figure", { class: "chart" }, legend,
     make("div", { class: "y axis", "aria-hidden": "true" }, top, half, make("span", {}, `0${unit}`)), plot,
-    make("div", { class: "x axis", "aria-hidden": "true" }, from, reading, make("span", {}, "now")), caption);
+    make("div", { class: "x axis", "aria-hidden": "true" }, from, reading, to), caption);
   let points = lines.map(() => []), length = POINTS, step = 1, at = null;
   const last = () => length - 1;
   const ago = seconds => seconds < 1 ? "now" : seconds < 60 ? `${seconds} s ago` : `${Math.floor(seconds / 60)} min ${seconds % 60} s ago`;
@@ -697,13 +704,19 @@ function chartOf(title, lines, unit) {
         svg.setAttribute("viewBox", `0 0 ${last()} 100`);
         middle.setAttribute("d", `M0,50H${last()}`);
         plot.setAttribute("aria-valuemax", last());
-        set(from, hour ? "1 h ago" : "5 min ago");
         move(null);
       }
       points = lines.map(([line]) => history[line] ?? []);
+      const now = Date.now(), clock = time => new Date(time).toLocaleTimeString("en-GB", { timeStyle: "short" });
+      set(from, clock(now - last() * step * 1000));
+      set(to, clock(now));
+      // The process was started within the range: totals begin there.
+      const since = (now - all.process.since_ms) / 1000 / step;
+      restart.setAttribute("d", since < last() ? `M${(last() - since).toFixed(1)},0V100` : "");
       const most = above(Math.max(0, ...points.flat().filter(is)));
       set(top, `${rate(most)}${unit}`);
-      set(half, `${rate(most / 2)}${unit}`);
+      // Counts have no halves.
+      set(half, unit || most % 2 === 0 ? `${rate(most / 2)}${unit}` : "");
       points.forEach((points, line) => {
         const runs = runsOf(points, length - points.length);
         const draw = run => run.map(([x, point]) => `${x},${(100 - 100 * point / most).toFixed(2)}`).join("L");

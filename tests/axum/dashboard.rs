@@ -1,6 +1,6 @@
 //! Responses of the dashboard, at any mount point. Its behaviour in a browser is tested in tests/browser.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use axum::{
     Router,
@@ -95,6 +95,26 @@ async fn page_and_its_resources_are_found_by_relative_urls() {
             assert!(!page.contains(danger), "the page contains {danger}");
         }
     }
+}
+
+#[tokio::test]
+async fn page_has_the_title_and_names_the_process() {
+    let app = Router::new()
+        .nest("/plain", fleeting::dashboard())
+        .nest("/shop", fleeting::Dashboard::new().title("<shop> & Co").into_router());
+    let title = async |path| text(get(&app, path).await).await;
+    assert!(title("/plain").await.contains("<title>fleeting</title>"));
+    let shop = title("/shop").await;
+    for element in ["title", "h1"] {
+        assert!(shop.contains(&format!("<{element}>&lt;shop> &amp; Co</{element}>")), "{shop}");
+    }
+    let metrics: Value = serde_json::from_str(&title("/shop/metrics").await).unwrap();
+    let process = &metrics["process"];
+    assert_eq!(process["id"], std::process::id());
+    assert!(process["host"].as_str().is_some_and(|host| !host.is_empty()), "{process}");
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_millis();
+    let since = u128::from(process["since_ms"].as_u64().unwrap());
+    assert!((now - 600_000..=now).contains(&since), "{process}");
 }
 
 #[tokio::test]

@@ -41,7 +41,7 @@ async fn page_shows_the_values_of_the_api() {
     let bound = "Max. expiry delay by the settings of sweeps";
     browser.until(&format!("figure('sessions', '{bound}') === '100 ms'")).await;
     browser
-        .until("figure('sessions', 'Full') === '–' && word('sessions', 'Full') === 'no bound'")
+        .until("figure('sessions', 'Full') === '0.0 %' && word('sessions', 'Full') === 'of 256M'")
         .await;
     let stats: Value = client.get(format!("{}/stats", service.url)).send().await.json().await;
     assert_eq!((&stats["entries"], &stats["expired"]), (&20.into(), &7.into()), "{stats}");

@@ -134,6 +134,10 @@ async fn rate_limit_is_reported_and_does_not_block_the_page() {
     // The dashboard and its requests have no limit.
     browser.client.refresh().await.expect("the page can be reloaded");
     browser.until_live().await;
+    // The stream of expirations has one.
+    let caption = "document.getElementById('missed').textContent";
+    browser.until(&format!("/too many requests .429.. Next try at [0-9:]+/.test({caption})")).await;
+    browser.until("document.querySelector('#events td').textContent === '–'").await;
     browser.until("[...card('clients').querySelectorAll('td')].some(td => td.textContent === '127.0.0.1')").await;
     let shown = browser.run("return document.body.innerText").await;
     assert!(!shown.to_string().contains("NaN"), "{shown}");
