@@ -72,7 +72,8 @@ use super::{
 /// Idle connections are not probed by a `PING`, except those of a near cache.
 /// If a server reports that it is a replica, the client connects to the same address again, because
 /// the address may now belong to the master. If the URL names sentinels, the client asks these for the address of the
-/// master.
+/// master. Each attempt asks all of them within half a second, beginning with another one each time, and uses the first
+/// master that answers: sentinels that lag behind a failover, or are down, do not delay it further.
 ///
 /// A command is retried until [`timeout`](ClientBuilder::timeout) has passed if there is no connection, or if the
 /// server reports that it cannot execute the command now. A command whose reply is lost is only retried if it only

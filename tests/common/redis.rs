@@ -3,6 +3,8 @@
 // Each test binary compiles this module again and uses only a part of it.
 #![allow(dead_code)]
 
+#[path = "fake_server.rs"]
+mod fake_server;
 #[path = "proxy.rs"]
 mod proxy;
 #[path = "sentinel.rs"]
@@ -24,7 +26,11 @@ use tempfile::TempDir;
 use crate::patience::patience;
 
 #[allow(unused_imports)]
-pub(crate) use self::{proxy::Proxy, sentinel::Sentinel};
+pub(crate) use self::{
+    fake_server::{FakeServer, Reply},
+    proxy::Proxy,
+    sentinel::Sentinel,
+};
 
 /// Arguments of a server that closes connections with more than 64 MiB of pending replies, less than the largest
 /// replies of sixteen shards at once.

@@ -64,6 +64,7 @@ mod near_history;
 mod near_many;
 mod network;
 mod outages;
+mod outdated_sentinels;
 mod pairs;
 mod permissions;
 mod rate_limiter;

@@ -275,9 +275,11 @@ impl State {
         let first = self.next.fetch_add(1, Relaxed) % all.len().max(1);
         all.rotate_left(first);
         all.extend(self.seeds());
-        let if_empty =
-            (ErrorKind::InvalidClientConfig, "no address of a cluster node given").into();
-        first_ok(all.into_iter().map(|address| self.fetch_map_from(address)), if_empty).await
+        let fetches = all.into_iter().map(|address| self.fetch_map_from(address));
+        first_ok(fetches, self.connector.timeout, |_| ()).await.map_err(|error| {
+            let if_empty = (ErrorKind::InvalidClientConfig, "no address of a cluster node given");
+            error.unwrap_or_else(|| if_empty.into())
+        })
     }
 
     async fn fetch_map_from(&self, address: Address) -> RedisResult<Vec<SlotRange>> {

@@ -126,15 +126,12 @@ impl Connector {
     }
 
     /// Connects to a server that holds keys.
-    ///
-    /// `on_end` is called when the connection ends by itself.
     pub(super) async fn connect_to_server(
         &self,
         to: &ConnectionInfo,
-        on_end: impl Fn() + Clone + Send + Sync + 'static,
     ) -> RedisResult<NewConnection> {
         let to = self.with_credentials(to).unwrap_or_else(|| to.clone());
-        let mut connection = self.connect(to, on_end).await?;
+        let mut connection = self.connect(to).await?;
         if let Some(invalidations) = &self.invalidations {
             connection.is_tracking = connection.enable_tracking(invalidations).await?;
         }
@@ -153,11 +150,7 @@ impl Connector {
     }
 
     /// Connects with the login and protocol of the URL. Falls back to RESP2 if the server refuses RESP3.
-    pub(super) async fn connect(
-        &self,
-        to: ConnectionInfo,
-        on_end: impl Fn() + Clone + Send + Sync + 'static,
-    ) -> RedisResult<NewConnection> {
+    pub(super) async fn connect(&self, to: ConnectionInfo) -> RedisResult<NewConnection> {
         let mut settings = to.redis_settings().clone();
         let mut connection = None;
         if settings.protocol() != ProtocolVersion::RESP2 {
@@ -178,7 +171,6 @@ impl Connector {
             Some(connection) => (true, connection),
             None => (false, self.open(to.addr(), &settings, AsyncConnectionConfig::new()).await?),
         };
-        traffic.set_on_end(on_end);
         Ok(NewConnection { connection, is_resp3, is_tracking: false, traffic, driver })
     }
 

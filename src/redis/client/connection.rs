@@ -36,8 +36,6 @@ pub(super) struct Connection {
     _driver: Driver,
     /// One permit per command that may be in flight.
     in_flight: Semaphore,
-    /// Set when the connection has ended, so that no further command can be sent.
-    has_ended: Arc<AtomicBool>,
     /// Start of the probe in progress.
     probing_since: Mutex<Option<Instant>>,
     /// Set when the connection was found silent: no command is sent on it any more.
@@ -57,7 +55,6 @@ impl Connection {
     pub(super) fn new(
         NewConnection { connection, is_tracking, traffic, driver, .. }: NewConnection,
         credentials_version: u64,
-        has_ended: Arc<AtomicBool>,
     ) -> Self {
         Self {
             connection,
@@ -67,7 +64,6 @@ impl Connection {
             traffic,
             _driver: driver,
             in_flight: Semaphore::new(MAX_IN_FLIGHT),
-            has_ended,
             probing_since: Mutex::new(None),
             is_retired: AtomicBool::new(false),
             retired: Notify::new(),
@@ -149,14 +145,14 @@ impl Connection {
         }
     }
 
+    /// Returns whether further commands can be sent.
     pub(super) fn is_open(&self) -> bool {
-        // `Acquire` pairs with the `Release` store in the callback of the end.
-        !self.has_ended.load(Acquire)
+        !self.traffic.has_ended()
     }
 
-    /// Returns whether `has_ended` is the flag of this connection.
-    pub(super) fn has_end_flag(&self, has_ended: &Arc<AtomicBool>) -> bool {
-        Arc::ptr_eq(&self.has_ended, has_ended)
+    /// Sets the function to call when the connection has ended: see [`Traffic::set_on_end`].
+    pub(super) fn set_on_end(&self, on_end: impl Fn() + Send + Sync + 'static) {
+        self.traffic.set_on_end(on_end);
     }
 
     pub(super) fn retire(&self) {

@@ -1,6 +1,9 @@
 //! Discovery of the master through Redis Sentinel: `redis+sentinel://`.
 
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::{
+    sync::atomic::{AtomicUsize, Ordering::Relaxed},
+    time::Duration,
+};
 
 use ::redis::{ConnectionAddr, ConnectionInfo, ErrorKind, RedisError, RedisResult, Value, cmd};
 
@@ -21,29 +24,54 @@ pub(super) struct Sentinels {
 }
 
 impl Sentinels {
-    /// Connects to the master that the sentinels report.
+    /// Connects to the master that the sentinels report, within `timeout`.
+    ///
+    /// One attempt per sentinel: it ends with a connection to a master, since a sentinel that lags behind a failover
+    /// reports a server that is a replica by now, is down, or is silent.
     pub(super) async fn connect(
         &self,
         connector: &Connector,
-        on_end: impl Fn() + Clone + Send + Sync + 'static,
+        timeout: Duration,
     ) -> RedisResult<NewConnection> {
         // Not a division by zero: a sentinel URL has at least one host.
         let first = self.next.fetch_add(1, Relaxed) % self.addresses.len();
         let mut all = self.addresses.clone();
         all.rotate_left(first);
-        let if_empty = (ErrorKind::EmptySentinelList, "no sentinel address given").into();
-        let queries = all.into_iter().map(|sentinel| self.master_address(connector, sentinel));
-        let (host, port) = first_ok(queries, if_empty).await?;
+        let attempts = all.into_iter().map(async |sentinel| {
+            let (host, port) =
+                self.master_address(connector, sentinel).await.map_err(|error| (false, error))?;
+            self.connect_to_master(connector, host, port).await.map_err(|error| (true, error))
+        });
+        // The error of a server explains more than that of a sentinel. A refused login is permanent only if no other
+        // server may accept it.
+        let rank = |(of_server, error): &(bool, RedisError)| (*of_server, !is_refusal(error));
+        first_ok(attempts, timeout, rank).await.map_err(|error| {
+            let if_empty = (ErrorKind::EmptySentinelList, "no sentinel address given");
+            error.map_or_else(|| if_empty.into(), |(_, error)| error)
+        })
+    }
+
+    /// Connects to the server that a sentinel reports, and checks that it is a master.
+    async fn connect_to_master(
+        &self,
+        connector: &Connector,
+        host: String,
+        port: u16,
+    ) -> RedisResult<NewConnection> {
         let address = with_address(&self.master, host, port);
-        let mut connection = connector.connect_to_server(&address, on_end).await?;
-        // Sentinels may lag behind a failover: the server that they report may already be a replica.
-        let role = cmd("ROLE").query_async::<Vec<Value>>(&mut connection.connection).await;
-        match role.as_deref() {
-            Ok([Value::BulkString(role), ..]) if role != b"master" => {
-                Err((ErrorKind::Client, "the server that the sentinels report is not a master")
-                    .into())
+        let mut connection = connector.connect_to_server(&address).await?;
+        let role = match cmd("ROLE").query_async::<Vec<Value>>(&mut connection.connection).await {
+            Err(error) if matches!(error.kind(), ErrorKind::Io | ErrorKind::Parse) => {
+                return Err(error);
             }
             // A user without the right to `ROLE` has to trust the sentinels.
+            role => role.unwrap_or_default(),
+        };
+        match &role[..] {
+            [Value::BulkString(role), ..] if role != b"master" => {
+                let cause = "the server that a sentinel reports is not a master";
+                Err((ErrorKind::Client, cause).into())
+            }
             _ => Ok(connection),
         }
     }
@@ -56,11 +84,9 @@ impl Sentinels {
         let has_login = sentinel.redis_settings().password().is_some();
         let changed = connector.with_credentials(&sentinel).filter(|_| has_login);
         // Kept until the reply: its drop ends the connection.
-        let mut connection = match (connector.connect(sentinel, || ()).await, changed) {
+        let mut connection = match (connector.connect(sentinel).await, changed) {
             // Its login of the URL is outdated, and may be that of the master.
-            (Err(error), Some(changed)) if is_refusal(&error) => {
-                connector.connect(changed, || ()).await?
-            }
+            (Err(error), Some(changed)) if is_refusal(&error) => connector.connect(changed).await?,
             (connection, _) => connection?,
         };
         let mut query = cmd("SENTINEL");

@@ -253,18 +253,15 @@ impl Route {
 
     /// Connects by the attempt that completes first: one with the whole timeout, for a server that needs it, or a later
     /// one.
-    async fn connect(
-        &self,
-        on_end: impl Fn() + Clone + Send + Sync + 'static,
-    ) -> RedisResult<NewConnection> {
-        let mut first = pin!(self.connect_once(on_end.clone()));
+    async fn connect(&self) -> RedisResult<NewConnection> {
+        let mut first = pin!(self.connect_once());
         if let Ok(outcome) = timeout(ATTEMPT_AGAIN_AFTER, &mut first).await {
             return outcome;
         }
         loop {
             tokio::select! {
                 outcome = &mut first => return outcome,
-                again = timeout(ATTEMPT_AGAIN_AFTER, self.connect_once(on_end.clone())) => {
+                again = timeout(ATTEMPT_AGAIN_AFTER, self.connect_once()) => {
                     if let Ok(outcome) = again {
                         return outcome;
                     }
@@ -273,13 +270,14 @@ impl Route {
         }
     }
 
-    async fn connect_once(
-        &self,
-        on_end: impl Fn() + Clone + Send + Sync + 'static,
-    ) -> RedisResult<NewConnection> {
+    async fn connect_once(&self) -> RedisResult<NewConnection> {
         match &self.destination {
-            Destination::Server(server) => self.connector.connect_to_server(server, on_end).await,
-            Destination::Master(sentinels) => sentinels.connect(&self.connector, on_end).await,
+            Destination::Server(server) => self.connector.connect_to_server(server).await,
+            Destination::Master(sentinels) => {
+                // The shortest duration of an attempt.
+                let timeout = self.connector.timeout.min(ATTEMPT_AGAIN_AFTER);
+                sentinels.connect(&self.connector, timeout).await
+            }
         }
     }
 }

@@ -116,9 +116,14 @@ impl Traffic {
     pub(super) fn set_on_end(&self, on_end: impl Fn() + Send + Sync + 'static) {
         let on_end = self.on_end.get_or_init(|| Box::new(on_end));
         // `SeqCst`, as in `end`: one of the two sees the store of the other.
-        if self.has_ended.load(SeqCst) {
+        if self.has_ended() {
             on_end();
         }
+    }
+
+    /// Returns whether the stream has ended. It has when the function of [`set_on_end`](Self::set_on_end) is called.
+    pub(super) fn has_ended(&self) -> bool {
+        self.has_ended.load(SeqCst)
     }
 
     fn end(&self) {

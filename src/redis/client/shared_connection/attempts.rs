@@ -2,13 +2,7 @@
 
 use std::{
     io,
-    sync::{
-        Arc, Weak,
-        atomic::{
-            AtomicBool,
-            Ordering::{Relaxed, Release},
-        },
-    },
+    sync::{Arc, Weak, atomic::Ordering::Relaxed},
     time::Duration,
 };
 
@@ -107,25 +101,12 @@ impl SharedConnection {
             let (route, state) = (self.0.route.clone(), Arc::downgrade(&self.0));
             let runtime = if self.0.is_large { large_runtime() } else { None };
             async move {
-                let has_ended = Arc::new(AtomicBool::new(false));
-                let on_end = {
-                    let (state, has_ended) = (state.clone(), has_ended.clone());
-                    let connector = route.connector.clone();
-                    move || {
-                        // Before the invalidation: from here on `is_open` is false, so no caller can obtain the
-                        // connection.
-                        has_ended.store(true, Release);
-                        connector.on_connection_retired();
-                        if let Some(shared) = Self::upgrade(&state) {
-                            shared.on_end(&has_ended);
-                        }
-                    }
-                };
+                let connector = route.connector.clone();
                 // Before the login: if the credentials change during the attempt, the connection is renewed.
-                let version = route.connector.credentials_version();
-                let limit = route.connector.timeout;
+                let version = connector.credentials_version();
+                let limit = connector.timeout;
                 let connect = async move {
-                    match timeout(limit, route.connect(on_end)).await {
+                    match timeout(limit, route.connect()).await {
                         Ok(new) => new,
                         Err(_) => Err(io::Error::from(io::ErrorKind::TimedOut).into()),
                     }
@@ -138,7 +119,17 @@ impl SharedConnection {
                     }
                     None => connect.await,
                 };
-                let attempt = new.map(|new| Arc::new(Connection::new(new, version, has_ended)));
+                let attempt = new.map(|new| Arc::new(Connection::new(new, version)));
+                if let Ok(connection) = &attempt {
+                    let (state, this) = (state.clone(), Arc::downgrade(connection));
+                    connection.set_on_end(move || {
+                        // `is_open` is false by now, so no caller can obtain the connection.
+                        connector.on_connection_retired();
+                        if let Some(shared) = Self::upgrade(&state) {
+                            shared.on_end(&this);
+                        }
+                    });
+                }
                 if let Some(shared) = Self::upgrade(&state) {
                     shared.finish_attempt(&attempt, version);
                 }
@@ -223,9 +214,9 @@ impl SharedConnection {
         });
     }
 
-    /// Reconnects after the peer or the network has closed the connection with this flag.
-    fn on_end(&self, has_ended: &Arc<AtomicBool>) {
-        let is_this = |current: &&Arc<Connection>| current.has_end_flag(has_ended);
+    /// Reconnects after the peer or the network has closed this connection.
+    fn on_end(&self, ended: &Weak<Connection>) {
+        let is_this = |current: &&Arc<Connection>| Arc::as_ptr(current) == ended.as_ptr();
         let was_used =
             self.current().connection.as_ref().filter(is_this).map(|ended| ended.replies() > 0);
         match was_used {
