@@ -42,6 +42,7 @@ use crate::{engine::shown_hash::shown_hash, rate_limit::Limited};
 /// | `NOSCRIPT` | the server does not have the script, for example after a restart | send the script | none | |
 /// | `HELLO` is unknown | the server, or a proxy in front of it, is old | use RESP2 | none | |
 /// | any other error | | none | `Server` | no |
+/// | fewer values than were requested, for example none | the server is faulty | none | `Server` | no |
 /// | the connection ends without a reply | the server was restarted, or the network failed | reconnect; reads are sent again once | `Unanswered` | yes |
 /// | no reply | the server is stopped, or the network drops all packets | send a `PING` after 0.4 s, and reconnect after another 0.4 s | `Unanswered`, then `Connect` | yes |
 ///
@@ -115,8 +116,8 @@ pub enum Error {
         source: Box<dyn StdError + Send + Sync>,
     },
 
-    /// The server refused the command, permanently.
-    #[error("the server refused the command")]
+    /// The server refused the command, permanently; or its reply is not one to this command.
+    #[error("the server refused the command, or its reply cannot be used")]
     Server(#[source] RedisError),
 
     /// A limit of a [`RateLimiter`](super::RateLimiter) is exhausted. Nothing was charged.
@@ -274,6 +275,12 @@ pub(super) fn is_refusal(error: &RedisError) -> bool {
     matches!(error.kind(), ErrorKind::AuthenticationFailed | ErrorKind::InvalidClientConfig)
         // `DENIED` is the reply of a server in protected mode.
         || matches!(error.code(), Some("NOAUTH" | "WRONGPASS" | "DENIED"))
+}
+
+/// Returns the error of a call whose reply is not one of its command.
+pub(super) fn unexpected_reply(cause: &'static str) -> Error {
+    // Without the reply, which may contain secrets.
+    Error::Server((ErrorKind::Parse, cause).into())
 }
 
 /// Returns whether the server refused a write because its memory is full.

@@ -24,6 +24,7 @@ use self::{
 };
 use super::{
     Client, Error, Format,
+    error::unexpected_reply,
     script::{Call, Script},
 };
 
@@ -142,8 +143,10 @@ impl<T> ExpiringSet<T> {
             // Sent once: the count of a lost reply would be missing from the sum.
             let some: usize = call.send_once(&self.state.client).await?;
             removed += some;
-            if some < MAX_REMOVED {
-                return Ok(removed);
+            match some {
+                MAX_REMOVED => {}
+                0..MAX_REMOVED => return Ok(removed),
+                _ => return Err(unexpected_reply("more members were removed than requested")),
             }
         }
     }

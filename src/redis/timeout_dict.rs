@@ -155,7 +155,8 @@ impl<K, V> TimeoutDict<K, V> {
         let counts = shards.map(|shard| {
             Call::command("ZCARD", &shard.index).send_idempotent::<usize>(&self.state.client)
         });
-        Ok(try_join_all(counts).await?.into_iter().sum())
+        // Saturating, as the numbers may be forged.
+        Ok(try_join_all(counts).await?.into_iter().fold(0, usize::saturating_add))
     }
 
     /// Returns whether there is no entry, at the cost of [`len`](Self::len).

@@ -21,6 +21,7 @@ use rand::{RngExt, rngs::SmallRng};
 use super::{
     super::{
         Client, Error,
+        error::unexpected_reply,
         keyspace::{Keyspace, Kind, SHARDS, shard},
         script::{Call, Script},
     },
@@ -469,4 +470,24 @@ impl Commands {
 /// Returns a version for tags that have none.
 fn new_version() -> [u8; 16] {
     rand::make_rng::<SmallRng>().random()
+}
+
+/// Checks the number of values in the reply to a read of several keys, of which the last ones may be missing.
+///
+/// # Errors
+///
+/// [`Error::Server`] if there is none, so that a caller that reads the other keys next makes progress.
+pub(super) fn check_page(values: usize, keys: usize) -> Result<(), Error> {
+    match (1..=keys).contains(&values) {
+        true => Ok(()),
+        false => Err(unexpected_reply("unexpected number of values in a reply for several keys")),
+    }
+}
+
+/// Checks a number of keys that the server has reported.
+pub(super) fn check_count(count: usize, keys: usize) -> Result<usize, Error> {
+    match count <= keys {
+        true => Ok(count),
+        false => Err(unexpected_reply("the number in a reply is larger than that of the keys")),
+    }
 }

@@ -13,7 +13,7 @@ use super::{
         keyspace::{SHARDS, shard, try_few_at_once},
     },
     Cache,
-    commands::{Commands, MAX_KEYS_PER_READ},
+    commands::{Commands, MAX_KEYS_PER_READ, check_count, check_page},
 };
 
 /// Maximum bytes of keys and values, and maximum number of keys, that one script writes. The server executes nothing
@@ -168,7 +168,8 @@ where
                     let keys: Vec<_> = batch.iter().map(|&at| &keys[at]).collect();
                     let call = self.commands().remove_many(&keys);
                     // Sent once: a retry would count fewer values.
-                    removed += call.send_once::<usize>(&self.client().for_batches()).await?;
+                    let count = call.send_once(&self.client().for_batches()).await?;
+                    removed += check_count(count, keys.len())?;
                 }
                 Ok::<_, Error>(removed)
             });
@@ -185,7 +186,9 @@ pub(super) async fn read_page<K: AsRef<[u8]>>(
 ) -> Result<Vec<Option<Vec<u8>>>, Error> {
     let client = commands.client.for_batches();
     let keys = &keys[..keys.len().min(MAX_KEYS_PER_READ)];
-    if let Some(page) = commands.get_many(keys).send_multi_key(&client).await? {
+    let page: Option<Vec<_>> = commands.get_many(keys).send_multi_key(&client).await?;
+    if let Some(page) = page {
+        check_page(page.len(), keys.len())?;
         return Ok(page);
     }
     let reads = keys.iter().take(MAX_SINGLE_READS).map(async |key| {

@@ -27,7 +27,7 @@ use super::{
         error::is_try_again,
         keyspace::{few_at_once, shard},
     },
-    commands::{Commands, MAX_KEYS_PER_READ},
+    commands::{Commands, MAX_KEYS_PER_READ, check_page},
     expiry::expires_at,
     flights::clone_error,
     in_flight_reads::{Answer, Found, InFlightReads, Key, ReadLeader},
@@ -180,7 +180,11 @@ impl<V: Clone + DeserializeOwned + Send + Sync + 'static> NearCache<V> {
             }
             let call = self.commands.read_many(&leaders);
             let page = call.send_tracked::<(Vec<Option<Vec<u8>>>, Vec<i64>)>(&self.commands.client);
-            let ((values, ttls), is_tracked) = match page.await {
+            let page = page.await.and_then(|page| {
+                check_page(page.0.0.len(), leaders.len())?;
+                Ok(page)
+            });
+            let ((values, ttls), is_tracked) = match page {
                 Ok(page) => page,
                 Err(Error::Unavailable(cause)) if is_try_again(&cause) => {
                     join_all(leaders.into_iter().map(|leader| self.read_one(leader))).await;
@@ -195,8 +199,7 @@ impl<V: Clone + DeserializeOwned + Send + Sync + 'static> NearCache<V> {
                     return;
                 }
             };
-            // At least one key, or the loop would not end.
-            let rest = leaders.split_off(values.len().max(1).min(leaders.len()));
+            let rest = leaders.split_off(values.len());
             let reply = values.into_iter().zip(ttls);
             for (leader, (value, ttl)) in
                 std::mem::replace(&mut leaders, rest).into_iter().zip(reply)

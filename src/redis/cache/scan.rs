@@ -2,7 +2,7 @@
 
 use std::collections::{HashSet, VecDeque};
 
-use ::redis::{ErrorKind, FromRedisValue, Value, cmd};
+use ::redis::{FromRedisValue, Value, cmd};
 use futures_core::Stream;
 use futures_util::{
     StreamExt,
@@ -16,10 +16,11 @@ use super::{
         Error,
         client::{Node, SlotPlace},
         codec::decode_key,
+        error::unexpected_reply,
         keyspace::{SHARDS, shard, try_few_at_once},
     },
     Cache,
-    commands::Commands,
+    commands::{Commands, check_count},
     many::read_page,
 };
 
@@ -47,6 +48,8 @@ struct ScanCursor {
     /// Servers that are still to be scanned; `None` before the first call, and between two passes.
     nodes: Option<Vec<Node>>,
     cursor: u64,
+    /// Cursors that this server has returned. No server returns one twice, or the scan would not end.
+    cursors: HashSet<u64>,
     /// Locations of the slots before this pass.
     places: Vec<SlotPlace>,
     /// Number of passes in a row during which no slot changed its master.
@@ -172,7 +175,7 @@ where
     async fn count_live_in_shard(&self, keys: &[Vec<u8>]) -> Result<usize, Error> {
         let call = self.commands().count_live(keys);
         if let Some(count) = call.send_multi_key(&self.client().for_batches()).await? {
-            return Ok(count);
+            return check_count(count, keys.len());
         }
         let each = try_join_all(keys.iter().map(|key| self.is_live(key))).await?;
         Ok(each.into_iter().filter(|is_live| *is_live).count())
@@ -210,8 +213,7 @@ where
         let pages = page.unread.iter().map(|(_, keys)| read_page(self.commands(), keys));
         let pages = try_few_at_once(pages).await?;
         for ((_, keys), values) in page.unread.iter_mut().zip(pages) {
-            // At least one key, or the loop of the caller would not end.
-            let read = keys.drain(..values.len().max(1).min(keys.len()));
+            let read = keys.drain(..values.len());
             page.entries.extend(read.zip(values).filter_map(|(key, value)| Some((key, value?))));
         }
         page.unread.retain(|(_, keys)| !keys.is_empty());
@@ -221,8 +223,8 @@ where
 
 impl ScanCursor {
     fn new() -> Self {
-        let (places, seen) = (Vec::new(), HashSet::new());
-        Self { nodes: None, cursor: 0, places, stable_passes: 0, seen }
+        let (places, cursors, seen) = Default::default();
+        Self { nodes: None, cursor: 0, cursors, places, stable_passes: 0, seen }
     }
 
     /// Returns the keys of the next page that were not returned before; `None` at the end of the scan.
@@ -257,11 +259,14 @@ impl ScanCursor {
             .arg(SCAN_COUNT);
         let answer = commands.client.for_batches().send_to(&node, &scan).await?;
         let (cursor, records): (u64, Vec<Vec<u8>>) = FromRedisValue::from_redis_value(answer)
-            // Without the reply, as its keys may be secrets.
-            .map_err(|_| Error::Server((ErrorKind::Parse, "unexpected reply to SCAN").into()))?;
+            .map_err(|_| unexpected_reply("unexpected reply to SCAN"))?;
+        if cursor != 0 && !self.cursors.insert(cursor) {
+            return Err(unexpected_reply("a SCAN does not end: its cursor has returned"));
+        }
         // Redis signals the end of a scan by a cursor of zero.
         if cursor == 0 {
             nodes.pop();
+            self.cursors.clear();
         }
         self.cursor = cursor;
         let mut keys = Vec::new();

@@ -120,7 +120,7 @@ impl DictState {
             return Err(error);
         }
         // If no script found anything that was seen in the peek, other callers took it, and may be taking the rest.
-        let is_last = !is_cut && (is_all || !found_any);
+        let is_last = !found_any || is_all && !is_cut;
         Ok((Round { entries, is_last, failure }, horizon))
     }
 
@@ -188,7 +188,7 @@ impl DictState {
         let BatchReply { keys_and_scores, values, lease_ends_after, attempts, is_cut, now } =
             BatchReply::decode(&answer, &shard.index)?;
         let mut keys_and_scores = keys_and_scores.into_iter().map(|PackedReply(part)| part);
-        let found_any = !values.is_empty();
+        let mut found_any = false;
         let mut entries = Vec::with_capacity(values.len());
         // None are sent if all are first attempts.
         let attempts = attempts.into_iter().chain(repeat(1));
@@ -198,6 +198,7 @@ impl DictState {
             else {
                 break;
             };
+            found_any = true;
             // The record was missing, so there was no entry, or the entry has just become a dead letter.
             if matches!(value, Reply::Nil) {
                 continue;

@@ -59,6 +59,6 @@ impl<K, V> TimeoutDict<K, V> {
                 Err(error) => Err(self.state.name_wrong_type(error, shard, None).await),
             }
         });
-        Ok(try_join_all(counts).await?.into_iter().sum())
+        Ok(try_join_all(counts).await?.into_iter().fold(0, usize::saturating_add))
     }
 }

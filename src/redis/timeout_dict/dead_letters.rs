@@ -165,8 +165,7 @@ impl<'a> ShardLetters<'a> {
 
     fn add_page(&mut self, reply: DeadLettersReply) {
         let DeadLettersReply { keys_and_scores, values, attempts, reasons, has_more } = reply;
-        // A page without letters would be requested again and again.
-        self.has_more = has_more && !values.is_empty();
+        self.has_more = false;
         let mut parts = keys_and_scores.into_iter().map(|PackedReply(part)| part);
         for ((PackedReply(value), attempts), PackedReply(reason)) in
             values.into_iter().zip(attempts).zip(reasons)
@@ -176,6 +175,8 @@ impl<'a> ShardLetters<'a> {
             else {
                 break;
             };
+            // Otherwise the same page would be requested again and again.
+            self.has_more = has_more;
             let dead_at = str::from_utf8(&score).ok().and_then(|score| score.parse().ok());
             self.last = match &self.last {
                 (last, count) if *last == score => (score, count + 1),

@@ -125,10 +125,11 @@ async fn measure(client: &Client, layout: &Layout) -> Result<Counts, Error> {
     });
     let mut sum = Counts::default();
     for (entries, dead, due, resting, oldest) in try_join_all(calls).await? {
-        sum.entries += entries;
-        sum.dead += dead;
-        sum.due += due;
-        sum.resting += resting;
+        // Saturating, as in `len`.
+        sum.entries = sum.entries.saturating_add(entries);
+        sum.dead = sum.dead.saturating_add(dead);
+        sum.due = sum.due.saturating_add(due);
+        sum.resting = sum.resting.saturating_add(resting);
         sum.oldest = sum.oldest.max(Duration::from_micros(oldest));
     }
     Ok(sum)
