@@ -15,6 +15,7 @@ mod large_runtime;
 mod metrics;
 mod node;
 mod outage;
+mod reply_meter;
 mod retry;
 mod router;
 mod sentinel;
@@ -84,8 +85,8 @@ use super::{
 /// about twice per second, and uses the server again as soon as an attempt succeeds, even if no calls are made. In a
 /// cluster, it also looks for the successor of a node that is unreachable.
 ///
-/// At most 1,024 calls are in flight on a connection. Further calls wait, and fail with [`Error::Unavailable`] if their
-/// timeout passes before they are sent.
+/// At most 1,024 calls are in flight on a connection, and 16 on that for large values. Further calls wait, and fail with
+/// [`Error::Unavailable`] if their timeout passes before they are sent.
 ///
 /// # Examples
 ///

@@ -1,6 +1,6 @@
 //! Error of all types of this module. Errors of the client library are classified by whether the command was executed.
 
-use std::{error::Error as StdError, fmt};
+use std::{error::Error as StdError, fmt, io, sync::Arc};
 
 use ::redis::{Arg, Cmd, ErrorKind, RedisError, ServerErrorKind};
 
@@ -42,6 +42,7 @@ use crate::{engine::shown_hash::shown_hash, rate_limit::Limited};
 /// | `NOSCRIPT` | the server does not have the script, for example after a restart | send the script | none | |
 /// | `HELLO` is unknown | the server, or a proxy in front of it, is old | use RESP2 | none | |
 /// | any other error | | none | `Server` | no |
+/// | a reply above [`max_reply_bytes`](super::ClientBuilder::max_reply_bytes) | a set or value is too large, or the server is faulty | close the connection, since the rest may be endless | `Server` | no |
 /// | fewer values than were requested, for example none | the server is faulty | none | `Server` | no |
 /// | the connection ends without a reply | the server was restarted, or the network failed | reconnect; reads are sent again once | `Unanswered` | yes |
 /// | no reply | the server is stopped, or the network drops all packets | send a `PING` after 0.4 s, and reconnect after another 0.4 s | `Unanswered`, then `Connect` | yes |
@@ -116,7 +117,7 @@ pub enum Error {
         source: Box<dyn StdError + Send + Sync>,
     },
 
-    /// The server refused the command, permanently; or its reply is not one to this command.
+    /// The server refused the command, permanently; or its reply is too large, or not a reply to this command.
     #[error("the server refused the command, or its reply cannot be used")]
     Server(#[source] RedisError),
 
@@ -167,6 +168,7 @@ impl Error {
             _ if is_refusal(&error) => Self::Connect(error),
             _ if server_kind(&error).is_some_and(is_temporary_state) => Self::Unavailable(error),
             _ if is_split(&error) => Self::Unavailable(error),
+            _ if is_caused_by::<ReplyTooLarge>(&error) => Self::Server(error),
             // The reply was lost or is incomplete.
             _ if matches!(error.kind(), ErrorKind::Io | ErrorKind::Parse) => {
                 Self::Unanswered(error)
@@ -275,6 +277,25 @@ pub(super) fn is_refusal(error: &RedisError) -> bool {
     matches!(error.kind(), ErrorKind::AuthenticationFailed | ErrorKind::InvalidClientConfig)
         // `DENIED` is the reply of a server in protected mode.
         || matches!(error.code(), Some("NOAUTH" | "WRONGPASS" | "DENIED"))
+}
+
+/// Source of the error of a call whose reply was too large. The connection has ended, since the rest of the reply may be
+/// endless.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "a reply is larger than the maximum of {max} bytes; raise `ClientBuilder::max_reply_bytes`"
+)]
+pub(super) struct ReplyTooLarge {
+    pub(super) max: u64,
+}
+
+/// Returns whether the error is an I/O error that was made of a `T`.
+pub(super) fn is_caused_by<T: StdError + 'static>(error: &RedisError) -> bool {
+    // The client library wraps the I/O error.
+    let shared =
+        error.source().and_then(|source| source.downcast_ref::<Arc<dyn StdError + Send + Sync>>());
+    let io = shared.and_then(|error| error.downcast_ref::<io::Error>());
+    io.and_then(io::Error::get_ref).is_some_and(|error| error.is::<T>())
 }
 
 /// Returns the error of a call whose reply is not one of its command.

@@ -49,6 +49,7 @@ mod failover;
 mod fleet;
 mod freshness;
 mod history;
+mod hostile_server;
 mod key_collisions;
 #[cfg(feature = "axum")]
 mod late_requests;

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use fleeting::{
     Ttl,
-    redis::{Cache, Client, Error, Format},
+    redis::{Cache, Client, Error, ExpiringSet, Format},
 };
 use futures::future::join_all;
 use tokio::time::sleep;
@@ -47,6 +47,31 @@ async fn value_above_the_maximum_is_refused_without_harm_to_other_calls() {
         "a key or value of 2097152 bytes is longer than the maximum of 1048576; \
          store smaller values, or raise `ClientBuilder::max_value_bytes`"
     );
+}
+
+#[tokio::test]
+async fn reply_above_the_maximum_is_refused_without_harm_to_later_calls() {
+    let server = Server::start();
+    let builder = Client::builder(server.url()).timeout(patience());
+    let client = builder.max_reply_bytes(2 * MIB + (64 << 10)).connect().await.unwrap();
+    let cache = bytes(&client);
+    let keys: Vec<_> = (0..20).map(|n| n.to_string()).collect();
+    let entries = keys.iter().map(|key| (key.clone(), key.as_bytes().repeat(MIB / 2)));
+    cache.set_many(entries, None).await.unwrap();
+    // In several replies.
+    assert!(cache.get_many(&keys).await.unwrap().iter().all(Option::is_some));
+    cache.set("large".into(), vec![7; 3 * MIB]).await.unwrap();
+    let set: ExpiringSet<u64> = ExpiringSet::new(&client, "s", Duration::from_secs(600)).unwrap();
+    set.extend(0..50_000).await.unwrap();
+    for _ in 0..3 {
+        for error in [cache.get("large").await.unwrap_err(), set.elements().await.unwrap_err()] {
+            let text = format!("{error:?}");
+            assert!(matches!(error, Error::Server(_)) && !error.is_temporary(), "{text}");
+            assert!(text.contains("max_reply_bytes"), "{text}");
+        }
+        assert_eq!(cache.get("7").await.unwrap().unwrap().len(), MIB / 2);
+        assert_eq!(set.len().await.unwrap(), 50_000);
+    }
 }
 
 #[tokio::test]

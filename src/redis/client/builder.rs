@@ -20,6 +20,9 @@ use super::{
 };
 use crate::redis::{Error, keyspace};
 
+/// Size of a reply without its largest value.
+const REPLY_MARGIN: usize = 64 << 20;
+
 /// Builder of a [`Client`], created by [`Client::builder`].
 #[derive(Clone)]
 #[must_use]
@@ -31,6 +34,7 @@ pub struct ClientBuilder {
     timeout: Duration,
     connect_timeout: Duration,
     max_value_bytes: usize,
+    max_reply_bytes: Option<usize>,
     authority: Option<Vec<u8>>,
     client_certificate: Option<ClientTlsConfig>,
 }
@@ -67,6 +71,7 @@ impl Client {
             connect_timeout: Duration::from_secs(1),
             // The default `proto-max-bulk-len` of a server.
             max_value_bytes: 512 << 20,
+            max_reply_bytes: None,
             authority: None,
             client_certificate: None,
         }
@@ -107,6 +112,19 @@ impl ClientBuilder {
     /// MiB.
     pub fn max_value_bytes(mut self, bytes: usize) -> Self {
         self.max_value_bytes = bytes;
+        self
+    }
+
+    /// Sets the maximum size of a reply. A call with a larger one fails with [`Error::Server`], and its connection is
+    /// closed, so that a faulty server cannot fill the memory of this process.
+    ///
+    /// A reply has a size of its bytes plus 64 for each of its parts, such as a member of a set. Methods that read many
+    /// values read them in replies of about a mebibyte or a single larger value. So only
+    /// [`ExpiringSet::elements`](super::super::ExpiringSet::elements) and
+    /// [`range`](super::super::ExpiringSet::range), whose reply has all members, need a larger maximum than the default.
+    /// Defaults to [`max_value_bytes`](Self::max_value_bytes) plus 64 MiB.
+    pub fn max_reply_bytes(mut self, bytes: usize) -> Self {
+        self.max_reply_bytes = Some(bytes);
         self
     }
 
@@ -191,7 +209,11 @@ impl ClientBuilder {
         let (client_tls, root_cert) = (self.client_certificate, self.authority);
         let certificates = (client_tls.is_some() || root_cert.is_some())
             .then_some(TlsCertificates { client_tls, root_cert });
-        let connector = Arc::new(Connector::new(self.connect_timeout, self.timeout, certificates));
+        let max_reply = self
+            .max_reply_bytes
+            .unwrap_or_else(|| self.max_value_bytes.saturating_add(REPLY_MARGIN));
+        let connector =
+            Arc::new(Connector::new(self.connect_timeout, self.timeout, max_reply, certificates));
         // `rustls` cannot choose a provider by itself if several are compiled in.
         if let Some(server) = encrypted {
             // Fails if a provider was installed concurrently, which is as good.

@@ -27,6 +27,9 @@ use super::{
 /// default timeout.
 pub(super) const MAX_IN_FLIGHT: usize = 1_024;
 
+/// The same of a connection for large values, whose replies the server and this process have to buffer.
+pub(super) const MAX_LARGE_IN_FLIGHT: usize = 16;
+
 /// Longest duration that settings may have, a century: longer ones could overflow an `Instant` or the server's
 /// counters.
 pub(in crate::redis) const MAX_DURATION: Duration = Duration::from_secs(100 * 366 * 86_400);
@@ -37,6 +40,8 @@ pub(super) struct Connector {
     pub(super) timeout: Duration,
     /// After the timeout of a call without a connection, calls fail immediately.
     pub(super) outages: Arc<Outages>,
+    /// Maximum size of a reply.
+    max_reply: usize,
     tls: Arc<Tls>,
     login: Arc<Login>,
     /// Receiver of changed keys, from every connection to a server that holds keys.
@@ -75,6 +80,7 @@ impl Connector {
     pub(super) fn new(
         timeout: Duration,
         call_timeout: Duration,
+        max_reply: usize,
         certificates: Option<TlsCertificates>,
     ) -> Self {
         Self {
@@ -83,6 +89,7 @@ impl Connector {
                 call_timeout.min(MAX_DURATION),
                 timeout.min(MAX_DURATION),
             )),
+            max_reply,
             tls: Arc::new(Tls::new(certificates)),
             login: Arc::default(),
             invalidations: None,
@@ -193,7 +200,7 @@ impl Connector {
         settings: &RedisConnectionInfo,
         config: AsyncConnectionConfig,
     ) -> RedisResult<(MultiplexedConnection, Arc<Traffic>, Driver)> {
-        let (stream, traffic) = Stream::open(to, &self.tls).await?;
+        let (stream, traffic) = Stream::open(to, &self.tls, self.max_reply).await?;
         // No timeouts in the library: each caller has its own.
         let config = config
             .set_connection_timeout(None)

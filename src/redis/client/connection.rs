@@ -18,7 +18,7 @@ use tokio::{
 };
 
 use super::{
-    connect::{Driver, MAX_IN_FLIGHT, NewConnection},
+    connect::{Driver, NewConnection},
     stream::Traffic,
 };
 
@@ -55,6 +55,7 @@ impl Connection {
     pub(super) fn new(
         NewConnection { connection, is_tracking, traffic, driver, .. }: NewConnection,
         credentials_version: u64,
+        max_in_flight: usize,
     ) -> Self {
         Self {
             connection,
@@ -63,7 +64,7 @@ impl Connection {
             replies: AtomicU64::new(0),
             traffic,
             _driver: driver,
-            in_flight: Semaphore::new(MAX_IN_FLIGHT),
+            in_flight: Semaphore::new(max_in_flight),
             probing_since: Mutex::new(None),
             is_retired: AtomicBool::new(false),
             retired: Notify::new(),

@@ -14,7 +14,7 @@ use std::{
 use ::redis::RedisError;
 use tokio::time::Instant;
 
-use crate::redis::Error;
+use crate::redis::{Error, error::is_caused_by};
 
 /// Pause between two attempts in the background.
 pub(super) const RETRY_EVERY: Duration = Duration::from_millis(400);
@@ -194,11 +194,7 @@ impl ReportedOutages {
 
 /// Returns whether this is the error of an [`Outage`], after which a retry would fail, too.
 pub(in crate::redis) fn is_unreachable(error: &RedisError) -> bool {
-    // The client library wraps the I/O error.
-    let shared =
-        error.source().and_then(|source| source.downcast_ref::<Arc<dyn StdError + Send + Sync>>());
-    let io = shared.and_then(|error| error.downcast_ref::<io::Error>());
-    io.and_then(io::Error::get_ref).is_some_and(|error| error.is::<Unreachable>())
+    is_caused_by::<Unreachable>(error)
 }
 
 /// Returns whether a call has waited for a server that did not answer, so that another call would wait, too.

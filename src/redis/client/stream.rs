@@ -1,8 +1,8 @@
 //! Byte stream of a connection: TCP, TLS or a Unix socket.
 //!
 //! It is opened here, and not by the client library, so that it can be observed: bytes that arrive, or that the peer
-//! accepts, show that it is alive long before a large reply or request is complete, and its end is noticed with RESP2,
-//! too.
+//! accepts, show that it is alive long before a large reply or request is complete, its end is noticed with RESP2, too,
+//! and the size of replies is limited.
 
 use std::{
     io,
@@ -33,6 +33,9 @@ use tokio::{
 };
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
+use super::reply_meter::ReplyMeter;
+use crate::redis::error::ReplyTooLarge;
+
 /// Idle time after which the kernel probes a silent peer, and the interval of its probes: a lost idle connection is
 /// noticed before it is needed.
 const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(2));
@@ -52,6 +55,9 @@ pub(super) struct Stream {
     /// True if the socket accepted no more bytes at the last write.
     is_full: bool,
     traffic: Arc<Traffic>,
+    meter: ReplyMeter,
+    /// Error of a reply that is too large, for the next read.
+    too_large: Option<ReplyTooLarge>,
 }
 
 enum Socket {
@@ -78,8 +84,12 @@ pub(super) struct Tls {
 }
 
 impl Stream {
-    /// Connects to a server.
-    pub(super) async fn open(to: &ConnectionAddr, tls: &Tls) -> RedisResult<(Self, Arc<Traffic>)> {
+    /// Connects to a server. A reply of more than `max_reply` bytes ends the stream with an error.
+    pub(super) async fn open(
+        to: &ConnectionAddr,
+        tls: &Tls,
+        max_reply: usize,
+    ) -> RedisResult<(Self, Arc<Traffic>)> {
         let socket = match to {
             ConnectionAddr::Tcp(host, port) => Socket::Tcp(connect_tcp(host, *port).await?),
             ConnectionAddr::TcpTls { insecure: true, .. } => {
@@ -100,7 +110,10 @@ impl Stream {
             }
         };
         let traffic = Arc::<Traffic>::default();
-        Ok((Self { socket, is_full: false, traffic: traffic.clone() }, traffic))
+        let meter = ReplyMeter::new(max_reply);
+        let stream =
+            Self { socket, is_full: false, traffic: traffic.clone(), meter, too_large: None };
+        Ok((stream, traffic))
     }
 }
 
@@ -179,6 +192,10 @@ impl AsyncRead for Stream {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        if let Some(error) = self.too_large.take() {
+            self.traffic.end();
+            return Poll::Ready(Err(invalid_data(error)));
+        }
         let before = buf.filled().len();
         let read = ready!(match &mut self.socket {
             Socket::Tcp(tcp) => Pin::new(tcp).poll_read(cx, buf),
@@ -190,6 +207,15 @@ impl AsyncRead for Stream {
         self.traffic.progress.fetch_add(bytes as u64, Relaxed);
         if read.is_err() || bytes == 0 {
             self.traffic.end();
+        }
+        if let Err((in_front, error)) = self.meter.count(&buf.filled()[before..]) {
+            // The replies in front of it belong to other calls.
+            buf.set_filled(before + in_front);
+            if in_front == 0 {
+                self.traffic.end();
+                return Poll::Ready(Err(invalid_data(error)));
+            }
+            self.too_large = Some(error);
         }
         Poll::Ready(read)
     }
@@ -256,6 +282,10 @@ async fn connect_tcp(host: &str, port: u16) -> io::Result<TcpStream> {
         socket.set_tcp_notsent_lowat(MAX_UNSENT)?;
     }
     Ok(stream)
+}
+
+fn invalid_data(error: ReplyTooLarge) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, error)
 }
 
 fn invalid_tls(error: impl std::fmt::Display) -> RedisError {

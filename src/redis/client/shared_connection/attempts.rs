@@ -11,8 +11,12 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::{
     super::{
-        connection::Connection, large_runtime::large_runtime, outage::RETRY_EVERY,
-        single_flight::Outcome, watchdog::watchdog,
+        connect::{MAX_IN_FLIGHT, MAX_LARGE_IN_FLIGHT},
+        connection::Connection,
+        large_runtime::large_runtime,
+        outage::RETRY_EVERY,
+        single_flight::Outcome,
+        watchdog::watchdog,
     },
     Attempt, SharedConnection, State, no_connection,
 };
@@ -99,7 +103,10 @@ impl SharedConnection {
                 self.0.outage.begin();
             }
             let (route, state) = (self.0.route.clone(), Arc::downgrade(&self.0));
-            let runtime = if self.0.is_large { large_runtime() } else { None };
+            let (runtime, max_in_flight) = match self.0.is_large {
+                true => (large_runtime(), MAX_LARGE_IN_FLIGHT),
+                false => (None, MAX_IN_FLIGHT),
+            };
             async move {
                 let connector = route.connector.clone();
                 // Before the login: if the credentials change during the attempt, the connection is renewed.
@@ -119,7 +126,7 @@ impl SharedConnection {
                     }
                     None => connect.await,
                 };
-                let attempt = new.map(|new| Arc::new(Connection::new(new, version)));
+                let attempt = new.map(|new| Arc::new(Connection::new(new, version, max_in_flight)));
                 if let Ok(connection) = &attempt {
                     let (state, this) = (state.clone(), Arc::downgrade(connection));
                     connection.set_on_end(move || {
