@@ -206,8 +206,12 @@ impl Connector {
             .set_connection_timeout(None)
             .set_response_timeout(None)
             .set_pipeline_buffer_size(MAX_IN_FLIGHT);
-        let (connection, driver) =
-            MultiplexedConnection::new_with_config(settings, stream, config).await?;
+        let connected = MultiplexedConnection::new_with_config(settings, stream, config).await;
+        let (connection, driver) = connected.map_err(|error| match error.kind() {
+            // The reason why the server has closed the connection.
+            ErrorKind::Io => traffic.first_error().unwrap_or(error),
+            _ => error,
+        })?;
         Ok((connection, traffic, Driver(tokio::spawn(driver))))
     }
 

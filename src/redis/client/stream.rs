@@ -19,6 +19,7 @@ use std::{
 use ::redis::{
     ConnectionAddr, ErrorKind, RedisError, RedisResult, TlsCertificates,
     io::tcp::socket2::{SockRef, TcpKeepalive},
+    parse_redis_value,
 };
 use futures_util::future::select_ok;
 use rustls::{
@@ -73,6 +74,8 @@ pub(super) struct Traffic {
     progress: AtomicU64,
     has_ended: AtomicBool,
     on_end: OnceLock<Box<dyn Fn() + Send + Sync>>,
+    /// First line that was received, if it is an error; empty if it is not.
+    first_error: OnceLock<Box<[u8]>>,
 }
 
 /// Certificates for TLS, and the settings made of them on first use.
@@ -137,6 +140,20 @@ impl Traffic {
     /// Returns whether the stream has ended. It has when the function of [`set_on_end`](Self::set_on_end) is called.
     pub(super) fn has_ended(&self) -> bool {
         self.has_ended.load(SeqCst)
+    }
+
+    /// Returns the error that the server sent first. A server that accepts no more clients sends one before any command,
+    /// and closes the connection.
+    pub(super) fn first_error(&self) -> Option<RedisError> {
+        parse_redis_value(self.first_error.get()?).ok()?.extract_error().err()
+    }
+
+    fn record_first_line(&self, bytes: &[u8]) {
+        self.first_error.get_or_init(|| {
+            let end = bytes.iter().position(|byte| *byte == b'\n');
+            let line = end.map_or(&[][..], |end| &bytes[..=end]);
+            if line.starts_with(b"-") { line.into() } else { Box::default() }
+        });
     }
 
     fn end(&self) {
@@ -207,6 +224,8 @@ impl AsyncRead for Stream {
         self.traffic.progress.fetch_add(bytes as u64, Relaxed);
         if read.is_err() || bytes == 0 {
             self.traffic.end();
+        } else {
+            self.traffic.record_first_line(&buf.filled()[before..]);
         }
         if let Err((in_front, error)) = self.meter.count(&buf.filled()[before..]) {
             // The replies in front of it belong to other calls.
