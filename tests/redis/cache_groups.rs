@@ -107,6 +107,36 @@ async fn removed_group_stays_removed_after_its_stream_has_expired() {
 }
 
 #[tokio::test]
+async fn all_keys_expire_after_the_last_group_was_removed() {
+    let server = Server::start();
+    let cache = cache(&connect(server.url()).await, HOUR);
+    let persistent = async || {
+        let mut plain = server.plain().await;
+        let keys: Vec<String> = redis::cmd("KEYS").arg("*").query_async(&mut plain).await.unwrap();
+        let mut persistent = 0;
+        for key in &keys {
+            let ttl: i64 = redis::cmd("PTTL").arg(key).query_async(&mut plain).await.unwrap();
+            persistent += usize::from(ttl == -1);
+        }
+        persistent
+    };
+    // The names of the group, and the counts: in each of the 16 shards.
+    let with_a_group = 2 * 16;
+    for group in ["first", "second"] {
+        let mut events = cache.events_lossless(group).await.unwrap();
+        expire(&cache, 0..40).await;
+        assert_eq!(receive(&mut events, 40).await, (0..40).collect());
+        assert_eq!(persistent().await, with_a_group);
+        assert!(cache.remove_group(group).await.unwrap());
+        assert_eq!(persistent().await, 0);
+    }
+    let mut events = cache.events().await.unwrap();
+    expire(&cache, 0..1).await;
+    events.recv().await.unwrap().unwrap();
+    assert_eq!(persistent().await, 0);
+}
+
+#[tokio::test]
 async fn subscribers_of_a_removed_group_end_with_group_removed() {
     let server = Server::start();
     let client = connect(server.url()).await;

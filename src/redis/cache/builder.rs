@@ -121,7 +121,8 @@ impl<K, V> CacheBuilder<K, V> {
     /// that, its key stays in the index of its shard until a write to the shard or a subscriber removes it. Without
     /// groups, the index expires an eighth of `retention` after the retention of its latest deadline. It does not
     /// expire if there are groups, because it is needed to count lost events: [remove](Cache::remove_group) groups that
-    /// are not used any more. After that, only the names of the groups and a few counters remain.
+    /// are not used any more. After that, only the names of the groups and a few counters remain. The counters expire a
+    /// day after the retention if there are no groups and no subscribers.
     ///
     /// Redis' own keyspace notifications are not used: they arrive minutes late or never, and without the value.
     /// Instead, the deadlines of each shard are in a sorted set next to its values. A value with a deadline is stored

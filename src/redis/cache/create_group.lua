@@ -11,6 +11,7 @@ local group = ARGV[2]
 local id = open_counts()
 restore_groups()
 local is_new = redis.call('SADD', groups, group) == 1
+keep_counts()
 if is_new then
     local made = redis.pcall('XGROUP', 'CREATE', stream, group, '$')
     if made.err and not string.find(made.err, 'BUSYGROUP', 1, true) then return made end

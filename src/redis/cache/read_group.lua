@@ -119,6 +119,7 @@ local function rejoin()
     if counts_id == ARGV[6] then return false end
     -- The server has lost its data, not only this group.
     redis.call('SADD', groups, group)
+    keep_counts()
     redis.call('XGROUP', 'CREATE', stream, group, '0')
     return true
 end

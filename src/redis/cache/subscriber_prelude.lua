@@ -28,6 +28,19 @@ local MAX_REPLY_BYTES = 1048576
 -- Number of index entries without an event that a script removes, for the same reason.
 local MAX_LOST = 10000
 
+-- How long the counts remain, in addition to the retention, if there is no group and no subscriber reads them. A
+-- broadcast subscriber that does not poll for longer gets no number of missed events.
+local KEEP_COUNTS_MS = 86400000
+
+-- Lets the counts expire if there is no group, or else not. To be called after a change of `groups`.
+local function keep_counts()
+    if redis.call('EXISTS', groups) == 1 then
+        redis.call('PERSIST', counts)
+    else
+        redis.call('PEXPIRE', counts, integer(retention + KEEP_COUNTS_MS))
+    end
+end
+
 -- Returns the id of the counts, and creates them if there are none.
 local function open_counts()
     local id = redis.call('HGET', counts, 'id')
@@ -35,6 +48,7 @@ local function open_counts()
         id = time[1] .. '.' .. time[2]
         redis.call('HSET', counts, 'id', id)
     end
+    keep_counts()
     return id
 end
 
@@ -155,6 +169,7 @@ local MARKER = 'fleeting:restored'
 
 local function forget_group(group)
     redis.call('SREM', groups, group)
+    keep_counts()
     redis.call('HDEL', counts, 'read:' .. group, 'leased:' .. group, 'missed:' .. group, 'reporting:' .. group)
 end
 
