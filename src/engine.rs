@@ -5,6 +5,8 @@ pub(crate) mod bound;
 pub(crate) mod clock;
 pub(crate) mod coop;
 pub(crate) mod counters;
+#[cfg(any(feature = "redis", feature = "serde", all(feature = "dirq", unix)))]
+pub(crate) mod encodable;
 pub(crate) mod event;
 pub(crate) mod failed_loads;
 pub(crate) mod hasher;
@@ -12,6 +14,8 @@ pub(crate) mod hasher;
 mod interleavings;
 #[cfg(feature = "metrics")]
 pub(crate) mod metrics;
+#[cfg(any(feature = "redis", feature = "serde", all(feature = "dirq", unix)))]
+pub(crate) mod nesting;
 pub(crate) mod panics;
 pub(crate) mod retries;
 #[cfg(feature = "serde")]

@@ -52,7 +52,7 @@ where
     /// Keys and values are encoded as MessagePack by serde, with the names of fields. So a later version of the program
     /// can read them even if its types have fewer fields, or more (with `#[serde(default)]`). Values with the same
     /// encoding in MessagePack, such as `Some(None)` and `None`, are not distinguished. Byte strings are smallest and
-    /// fastest with `serde_bytes`.
+    /// fastest with `serde_bytes`. Keys and values may be nested up to 127 arrays or maps deep.
     ///
     /// The writer is flushed, but neither synced nor shut down. For a file, [`snapshot_to`](Cache::snapshot_to) does
     /// that, and replaces an earlier snapshot as a whole.
@@ -60,7 +60,7 @@ where
     /// # Errors
     ///
     /// Returns [`SnapshotError::Write`] if the writer fails, and [`SnapshotError::Encode`] if serde cannot encode an
-    /// entry. The incomplete output is rejected by `restore`.
+    /// entry, or if it is nested too deeply. The incomplete output is rejected by `restore`.
     ///
     /// # Cancel safety
     ///

@@ -35,7 +35,7 @@ pub fn encode_key<K: Serialize>(key: &K) -> Result<Vec<u8>, Error> {
 /// Decodes a key, or any bytes.
 pub fn decode_key<K: DeserializeOwned>(bytes: &[u8]) -> Result<K, Error> {
     let _ = codec::decode_bare_key::<K>(bytes);
-    codec::decode_key(bytes)
+    codec::decode_key(bytes, Vec::new)
 }
 
 /// Encodes a value.

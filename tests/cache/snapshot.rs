@@ -653,3 +653,39 @@ fn snapshot_and_restore_futures_are_send() {
         is_send(cache.restore(&b""[..]));
     };
 }
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+enum Chain {
+    End,
+    List(Vec<Chain>),
+    Variant(Box<Chain>),
+}
+
+fn chain(depth: usize, link: impl Fn(Chain) -> Chain) -> Chain {
+    (0..depth).fold(Chain::End, |chain, _| link(chain))
+}
+
+#[tokio::test]
+async fn snapshot_refuses_values_that_restore_could_not_read() {
+    // A list in a variant has two levels.
+    for (value, is_valid) in [
+        (chain(63, |next| Chain::List(vec![next])), true),
+        (chain(64, |next| Chain::List(vec![next])), false),
+        (chain(127, |next| Chain::Variant(Box::new(next))), true),
+        (chain(128, |next| Chain::Variant(Box::new(next))), false),
+        (chain(2_000, |next| Chain::Variant(Box::new(next))), false),
+    ] {
+        let values = Cache::new();
+        values.set(1_u8, value.clone()).await;
+        let mut file = Vec::new();
+        let written = values.snapshot(&mut file).await;
+        assert_eq!(written.is_ok(), is_valid, "{written:?}");
+        if let Err(error) = written {
+            assert!(matches!(error, SnapshotError::Encode(_)), "{error:?}");
+            continue;
+        }
+        let restored: Cache<u8, Chain> = Cache::new();
+        assert_eq!(restored.restore(&file[..]).await.expect("the snapshot is valid"), 1);
+        assert_eq!(restored.get(&1).await, Some(value));
+    }
+}

@@ -214,6 +214,13 @@ async fn claimed_entry_is_hidden_from_the_original_whose_writes_void_the_claim()
     .await;
 }
 
+#[derive(Serialize, Deserialize, Clone, Debug)]
+#[serde(untagged)]
+enum Field {
+    Text(String),
+    Number(f64),
+}
+
 #[tokio::test]
 async fn compat_values_are_hashes_of_strings() {
     in_time(async || {
@@ -227,6 +234,15 @@ async fn compat_values_are_hashes_of_strings() {
             let error = dict.set("a".into(), map, LONG).await.unwrap_err();
             assert!(matches!(error, Error::Encode(_)), "{error:?}");
         }
+        // JSON has no NaN, and `null` would be left out like `None`.
+        let scores: TimeoutDict<String, BTreeMap<String, Field>> =
+            TimeoutDict::compat(&client, SET);
+        let score = [
+            ("name".to_owned(), Field::Text("Ada".into())),
+            ("n".to_owned(), Field::Number(f64::NAN)),
+        ];
+        let error = scores.set("a".into(), score.into(), LONG).await.unwrap_err();
+        assert!(matches!(error, Error::Encode(_)), "{error:?}");
         // An entry that cannot be decoded stays, and is due again later.
         let logins: TimeoutDict<String, Login> = TimeoutDict::compat(&client, SET);
         original.set_data("a", &fields(&[("name", "Ada")]), -2).await;

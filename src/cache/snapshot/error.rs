@@ -26,7 +26,7 @@ pub enum SnapshotError {
     /// The snapshot is not as it was written: a checksum or a length does not match.
     #[error("the snapshot is corrupted: a checksum or a length does not match")]
     Damaged,
-    /// serde failed to encode a key or a value.
+    /// serde failed to encode a key or a value, or it is nested deeper than 127 arrays or maps.
     #[error("failed to encode a snapshot entry")]
     Encode(#[source] Box<dyn error::Error + Send + Sync>),
     /// The snapshot is intact, but an entry cannot be decoded to the types of this cache.

@@ -16,6 +16,8 @@ use serde::{Deserialize, Serialize, Serializer, de::DeserializeOwned};
 use super::error::SnapshotError;
 use crate::engine::{
     clock::{Deadline, Tick},
+    encodable::Encodable,
+    nesting::{MAX_DEPTH, check_message_pack},
     store::Tag,
 };
 
@@ -183,6 +185,9 @@ impl Frame {
         } else {
             stored
         };
+        // Each entry is an array around its key and value.
+        check_message_pack(plain, MAX_DEPTH + 1)
+            .map_err(|error| SnapshotError::Decode(error.into()))?;
         let mut deserializer = rmp_serde::Deserializer::new(Cursor::new(plain));
         for _ in 0..self.entries {
             let entry = <(Option<u64>, u64, Vec<Box<str>>, K, V)>::deserialize(&mut deserializer);
@@ -272,6 +277,7 @@ impl Block {
         V: Serialize,
     {
         let mut serializer = rmp_serde::Serializer::new(&mut self.bytes).with_struct_map();
+        let (key, value) = (Encodable::new(key), Encodable::new(value));
         let entry = (ttl, idle_extension, TagNames(tags), key, value).serialize(&mut serializer);
         entry.map_err(|error| SnapshotError::Encode(error.into()))?;
         self.entries += 1;
@@ -336,4 +342,33 @@ fn chained_checksum(chain: Chain, bytes: &[u8; FRAME_SIZE]) -> u32 {
 /// Returns `N` bytes of a head or frame at `offset`.
 fn field<const N: usize>(bytes: &[u8; FRAME_SIZE], offset: usize) -> [u8; N] {
     bytes[offset..offset + N].try_into().expect("the slice has this length")
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, Deserialize)]
+    enum Chain {
+        Deep(#[allow(dead_code)] Box<Chain>),
+    }
+
+    /// Bytes that this release does not write, with a valid checksum.
+    #[test]
+    fn restore_rejects_a_value_that_is_nested_too_deeply() {
+        for (open, depth) in
+            [(&b"\x81\xa4Deep"[..], 128), (b"\x81\xa4Deep", 1_000_000), (b"\x91", 900)]
+        {
+            let entry = [&[0x95, 0xc0, 0, 0x90, 1], &open.repeat(depth)[..], &[1]].concat();
+            let len = entry.len() as u64;
+            let checksum = crc32fast::hash(&entry);
+            let frame = Frame { stored_len: len, plain_len: len, entries: 1, checksum };
+            let head = Head { created_at: Duration::ZERO, is_compressed: false };
+            let result = frame.entries::<u32, Chain>(head, &entry, |_, _, _, _| {});
+            assert!(
+                matches!(&result, Err(SnapshotError::Decode(error)) if error.to_string().contains("127 levels")),
+                "{result:?}"
+            );
+        }
+    }
 }

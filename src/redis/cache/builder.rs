@@ -272,7 +272,7 @@ impl<K, V> CacheBuilder<K, V> {
     {
         let hook_of_encoded = move |key: &Vec<u8>, error: &dyn Debug| {
             // It was encoded from a key of this type.
-            if let Ok(key) = decode_key(key) {
+            if let Ok(key) = decode_key(key, Vec::new) {
                 hook(&key, error);
             }
         };

@@ -98,7 +98,7 @@ impl<K: DeserializeOwned, V: DeserializeOwned> EventDecoder<K, V> {
         let name = || self.commands.keyspace.record(&record.key);
         // Deserializing is user code. A panic in it must not end the task that delivers the events.
         let decoded = catch_unwind(AssertUnwindSafe(|| {
-            Ok((decode_key(&record.key)?, self.format.decode(&record.value, name)?))
+            Ok((decode_key(&record.key, name)?, self.format.decode(&record.value, name)?))
         }));
         decoded.unwrap_or_else(|_| {
             let key = String::from_utf8_lossy(&name()).into_owned();

@@ -15,7 +15,6 @@ use super::{
     super::{
         Error,
         client::{Node, SlotPlace},
-        codec::decode_key,
         error::unexpected_reply,
         keyspace::{SHARDS, shard, try_few_at_once},
     },
@@ -96,13 +95,16 @@ where
     pub fn iter(&self) -> impl Stream<Item = Result<(K, V), Error>> + Send + Unpin + use<K, V> {
         self.raw_entries().map(|entry| {
             let (cache, key, value) = entry?;
-            Ok((decode_key(&key)?, cache.state.decode(&key, &value)?))
+            Ok((cache.state.decode_key(&key)?, cache.state.decode(&key, &value)?))
         })
     }
 
     /// Returns a stream of the keys of [`iter`](Cache::iter), at the same cost without the values.
     pub fn keys(&self) -> impl Stream<Item = Result<K, Error>> + Send + Unpin + use<K, V> {
-        self.raw_entries().map(|entry| decode_key(&entry?.1))
+        self.raw_entries().map(|entry| {
+            let (cache, key, _) = entry?;
+            cache.state.decode_key(&key)
+        })
     }
 
     /// Returns a stream of the values of [`iter`](Cache::iter).

@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use tokio::sync::{broadcast, watch};
 
 use super::{
-    super::{Error, Format},
+    super::{Error, Format, codec::decode_key},
     commands::Commands,
     event_record::EventDecoder,
     expiry::Freshness,
@@ -70,6 +70,12 @@ impl<K, V> CacheState<K, V> {
 
     pub(super) fn event_decoder(&self) -> EventDecoder<K, V> {
         EventDecoder { commands: self.commands.clone(), format: self.format, types: PhantomData }
+    }
+}
+
+impl<K: DeserializeOwned, V> CacheState<K, V> {
+    pub(super) fn decode_key(&self, key: &[u8]) -> Result<K, Error> {
+        decode_key(key, || self.commands.keyspace.record(key))
     }
 }
 

@@ -7,7 +7,7 @@
 //! This file depends on nothing else in this crate, so that `tests/serde_json_features` can compile it with these
 //! features.
 
-use std::{collections::BTreeMap, fmt};
+use std::collections::BTreeMap;
 
 use serde::{
     Serialize, Serializer,
@@ -16,143 +16,166 @@ use serde::{
         SerializeTuple, SerializeTupleStruct, SerializeTupleVariant,
     },
 };
-use serde_json::{Error, Value, to_string};
+use serde_json::{Error, Value, from_str, to_value, to_writer};
 
 /// Name under which `serde_json` serializes a number with `arbitrary_precision`, and the only field of it.
 const NUMBER: &str = "$serde_json::private::Number";
 /// Name under which `serde_json` serializes a `RawValue`, with feature `raw_value`, and the only field of it.
 const RAW_VALUE: &str = "$serde_json::private::RawValue";
 
-/// A key as JSON.
-#[derive(Debug)]
-pub(crate) enum Canonical {
-    /// A string, without quotes.
-    Text(String),
-    /// The JSON of any other value.
-    Json(String),
+/// Appends the JSON of `value` to `out`. If the value itself is a string for which `is_verbatim` returns true, appends
+/// it without quotes.
+///
+/// Fails for maps whose keys are not texts or numbers, and for integers beyond 64 bits inside of another value.
+#[inline]
+pub(crate) fn canonical<T: Serialize + ?Sized>(
+    value: &T,
+    is_verbatim: fn(&str) -> bool,
+    out: &mut Vec<u8>,
+) -> Result<(), Error> {
+    value.serialize(Canonical { out, is_verbatim: Some(is_verbatim) })
 }
 
-/// Returns the JSON of `value`. Fails for integers beyond 64 bits, and for maps whose keys are not texts or numbers.
-pub(crate) fn canonical<T: Serialize + ?Sized>(value: &T) -> Result<Canonical, Error> {
-    value.serialize(ToCanonical)
+struct Canonical<'a> {
+    out: &'a mut Vec<u8>,
+    /// `None` inside of another value.
+    is_verbatim: Option<fn(&str) -> bool>,
 }
 
-impl fmt::Display for Canonical {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Text(text) => f.write_str(&to_string(text).map_err(|_| fmt::Error)?),
-            Self::Json(json) => f.write_str(json),
-        }
-    }
-}
-
-struct ToCanonical;
-
-/// The JSON of the elements so far.
-struct Elements {
-    /// Name of the enum's variant, if it is one of an enum.
-    variant: Option<&'static str>,
-    json: String,
+/// An array, written up to its last element.
+struct Elements<'a> {
+    out: &'a mut Vec<u8>,
+    is_empty: bool,
+    in_variant: bool,
 }
 
 /// Fields in the order of their names, with their JSON.
-struct Fields {
-    variant: Option<&'static str>,
-    by_name: BTreeMap<String, String>,
+struct Fields<'a> {
+    out: &'a mut Vec<u8>,
+    by_name: BTreeMap<String, Vec<u8>>,
     /// Key of a map whose value follows.
     key: Option<String>,
+    in_variant: bool,
 }
 
 /// A map with a single key, from which `serde_json` makes a text.
 struct OnlyKey<'a, T: ?Sized>(&'a T);
 
-/// A struct by which `serde_json` passes a text to itself.
-enum FieldsOrPrivate {
-    Fields(Fields),
-    Number(String),
-    RawValue(String),
+/// A struct, or a text that `serde_json` passes to itself as a struct.
+enum FieldsOrPrivate<'a> {
+    Fields(Fields<'a>),
+    Number(Canonical<'a>, String),
+    RawValue(Canonical<'a>, String),
 }
 
-impl Elements {
-    fn new(variant: Option<&'static str>) -> Self {
-        Self { variant, json: "[".to_owned() }
+/// Appends the JSON of a value inside of another one.
+fn nested<T: Serialize + ?Sized>(value: &T, out: &mut Vec<u8>) -> Result<(), Error> {
+    value.serialize(Canonical { out, is_verbatim: None })
+}
+
+impl<'a> Canonical<'a> {
+    fn begin_variant(&mut self, variant: &'static str) -> Result<(), Error> {
+        self.out.push(b'{');
+        to_writer(&mut *self.out, variant)?;
+        self.out.push(b':');
+        Ok(())
     }
 
+    fn elements(self, in_variant: bool) -> Elements<'a> {
+        self.out.push(b'[');
+        Elements { out: self.out, is_empty: true, in_variant }
+    }
+
+    fn fields(self, in_variant: bool) -> Fields<'a> {
+        Fields { out: self.out, by_name: BTreeMap::new(), key: None, in_variant }
+    }
+
+    /// Writes a number as its default type does: an integer of 64 bits, or else an `f64`.
+    fn number(self, text: &str) -> Result<(), Error> {
+        if let Ok(number) = text.parse::<u64>() {
+            return self.serialize_u64(number);
+        }
+        if let Ok(number) = text.parse::<i64>() {
+            return self.serialize_i64(number);
+        }
+        self.serialize_f64(text.parse().map_err(Error::custom)?)
+    }
+
+    /// Writes an integer beyond 64 bits. A `serde_json::Value` has none, so they are refused inside of other values.
+    fn wide(self, digits: &str) -> Result<(), Error> {
+        if self.is_verbatim.is_none() {
+            return Err(Error::custom("number out of range"));
+        }
+        self.out.extend_from_slice(digits.as_bytes());
+        Ok(())
+    }
+}
+
+impl Elements<'_> {
     fn push<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), Error> {
-        if self.json.len() > 1 {
-            self.json.push(',');
+        if !self.is_empty {
+            self.out.push(b',');
         }
-        self.json += &canonical(value)?.to_string();
-        Ok(())
+        self.is_empty = false;
+        nested(value, self.out)
     }
 
-    fn finish(mut self) -> Result<Canonical, Error> {
-        self.json.push(']');
-        in_variant(self.variant, self.json)
+    fn finish(self) -> Result<(), Error> {
+        self.out.push(b']');
+        if self.in_variant {
+            self.out.push(b'}');
+        }
+        Ok(())
     }
 }
 
-impl Fields {
-    fn new(variant: Option<&'static str>) -> Self {
-        Self { variant, by_name: BTreeMap::new(), key: None }
-    }
-
+impl Fields<'_> {
     fn insert<T: Serialize + ?Sized>(&mut self, name: String, value: &T) -> Result<(), Error> {
-        self.by_name.insert(name, canonical(value)?.to_string());
+        let mut json = Vec::new();
+        nested(value, &mut json)?;
+        self.by_name.insert(name, json);
         Ok(())
     }
 
-    fn finish(self) -> Result<Canonical, Error> {
-        let mut json = "{".to_owned();
+    fn finish(self) -> Result<(), Error> {
+        let mut before = b'{';
         for (name, value) in self.by_name {
-            if json.len() > 1 {
-                json.push(',');
-            }
-            json += &to_string(&name)?;
-            json.push(':');
-            json += &value;
+            self.out.push(before);
+            to_writer(&mut *self.out, &name)?;
+            self.out.push(b':');
+            self.out.extend_from_slice(&value);
+            before = b',';
         }
-        json.push('}');
-        in_variant(self.variant, json)
+        if before == b'{' {
+            self.out.push(before);
+        }
+        self.out.push(b'}');
+        if self.in_variant {
+            self.out.push(b'}');
+        }
+        Ok(())
     }
-}
-
-fn in_variant(variant: Option<&str>, json: String) -> Result<Canonical, Error> {
-    Ok(Canonical::Json(match variant {
-        Some(variant) => format!("{{{}:{json}}}", to_string(variant)?),
-        None => json,
-    }))
-}
-
-/// Returns a number as its default type writes it: an integer of 64 bits, or else an `f64`.
-fn number(text: &str) -> Result<Canonical, Error> {
-    if let Ok(number) = text.parse::<u64>() {
-        return canonical(&number);
-    }
-    if let Ok(number) = text.parse::<i64>() {
-        return canonical(&number);
-    }
-    canonical(&text.parse::<f64>().map_err(Error::custom)?)
 }
 
 macro_rules! as_json {
     ($($method:ident($type:ty);)*) => {$(
-        fn $method(self, value: $type) -> Result<Canonical, Error> {
-            Ok(Canonical::Json(to_string(&value)?))
+        #[inline]
+        fn $method(self, value: $type) -> Result<(), Error> {
+            to_writer(self.out, &value)
         }
     )*};
 }
 
-impl Serializer for ToCanonical {
-    type Ok = Canonical;
+impl<'a> Serializer for Canonical<'a> {
+    type Ok = ();
     type Error = Error;
-    type SerializeSeq = Elements;
-    type SerializeTuple = Elements;
-    type SerializeTupleStruct = Elements;
-    type SerializeTupleVariant = Elements;
-    type SerializeMap = Fields;
-    type SerializeStruct = FieldsOrPrivate;
-    type SerializeStructVariant = Fields;
+    type SerializeSeq = Elements<'a>;
+    type SerializeTuple = Elements<'a>;
+    type SerializeTupleStruct = Elements<'a>;
+    type SerializeTupleVariant = Elements<'a>;
+    type SerializeMap = Fields<'a>;
+    type SerializeStruct = FieldsOrPrivate<'a>;
+    type SerializeStructVariant = Fields<'a>;
 
     as_json! {
         serialize_bool(bool);
@@ -168,48 +191,55 @@ impl Serializer for ToCanonical {
         serialize_f64(f64);
     }
 
-    fn serialize_i128(self, value: i128) -> Result<Canonical, Error> {
+    fn serialize_i128(self, value: i128) -> Result<(), Error> {
         match (u64::try_from(value), i64::try_from(value)) {
             (Ok(value), _) => self.serialize_u64(value),
             (_, Ok(value)) => self.serialize_i64(value),
-            _ => Err(Error::custom("number out of range")),
+            _ => self.wide(&value.to_string()),
         }
     }
 
-    fn serialize_u128(self, value: u128) -> Result<Canonical, Error> {
-        let value = u64::try_from(value).map_err(|_| Error::custom("number out of range"))?;
-        self.serialize_u64(value)
+    fn serialize_u128(self, value: u128) -> Result<(), Error> {
+        match u64::try_from(value) {
+            Ok(value) => self.serialize_u64(value),
+            Err(_) => self.wide(&value.to_string()),
+        }
     }
 
-    fn serialize_f32(self, value: f32) -> Result<Canonical, Error> {
+    fn serialize_f32(self, value: f32) -> Result<(), Error> {
         self.serialize_f64(value.into())
     }
 
-    fn serialize_char(self, value: char) -> Result<Canonical, Error> {
-        Ok(Canonical::Text(value.into()))
+    fn serialize_char(self, value: char) -> Result<(), Error> {
+        self.serialize_str(value.encode_utf8(&mut [0; 4]))
     }
 
-    fn serialize_str(self, value: &str) -> Result<Canonical, Error> {
-        Ok(Canonical::Text(value.to_owned()))
+    #[inline]
+    fn serialize_str(self, value: &str) -> Result<(), Error> {
+        if self.is_verbatim.is_some_and(|is_verbatim| is_verbatim(value)) {
+            self.out.extend_from_slice(value.as_bytes());
+            return Ok(());
+        }
+        to_writer(self.out, value)
     }
 
-    fn serialize_bytes(self, value: &[u8]) -> Result<Canonical, Error> {
+    fn serialize_bytes(self, value: &[u8]) -> Result<(), Error> {
         value.serialize(self)
     }
 
-    fn serialize_none(self) -> Result<Canonical, Error> {
+    fn serialize_none(self) -> Result<(), Error> {
         self.serialize_unit()
     }
 
-    fn serialize_some<T: Serialize + ?Sized>(self, value: &T) -> Result<Canonical, Error> {
+    fn serialize_some<T: Serialize + ?Sized>(self, value: &T) -> Result<(), Error> {
         value.serialize(self)
     }
 
-    fn serialize_unit(self) -> Result<Canonical, Error> {
-        Ok(Canonical::Json("null".to_owned()))
+    fn serialize_unit(self) -> Result<(), Error> {
+        to_writer(self.out, &())
     }
 
-    fn serialize_unit_struct(self, _: &'static str) -> Result<Canonical, Error> {
+    fn serialize_unit_struct(self, _: &'static str) -> Result<(), Error> {
         self.serialize_unit()
     }
 
@@ -218,84 +248,90 @@ impl Serializer for ToCanonical {
         _: &'static str,
         _: u32,
         variant: &'static str,
-    ) -> Result<Canonical, Error> {
+    ) -> Result<(), Error> {
         self.serialize_str(variant)
     }
 
+    #[inline]
     fn serialize_newtype_struct<T: Serialize + ?Sized>(
         self,
         _: &'static str,
         value: &T,
-    ) -> Result<Canonical, Error> {
+    ) -> Result<(), Error> {
         value.serialize(self)
     }
 
     fn serialize_newtype_variant<T: Serialize + ?Sized>(
-        self,
+        mut self,
         _: &'static str,
         _: u32,
         variant: &'static str,
         value: &T,
-    ) -> Result<Canonical, Error> {
-        in_variant(Some(variant), canonical(value)?.to_string())
+    ) -> Result<(), Error> {
+        self.begin_variant(variant)?;
+        nested(value, self.out)?;
+        self.out.push(b'}');
+        Ok(())
     }
 
-    fn serialize_seq(self, _: Option<usize>) -> Result<Elements, Error> {
-        Ok(Elements::new(None))
+    fn serialize_seq(self, _: Option<usize>) -> Result<Elements<'a>, Error> {
+        Ok(self.elements(false))
     }
 
-    fn serialize_tuple(self, _: usize) -> Result<Elements, Error> {
-        Ok(Elements::new(None))
+    fn serialize_tuple(self, _: usize) -> Result<Elements<'a>, Error> {
+        Ok(self.elements(false))
     }
 
-    fn serialize_tuple_struct(self, _: &'static str, _: usize) -> Result<Elements, Error> {
-        Ok(Elements::new(None))
+    fn serialize_tuple_struct(self, _: &'static str, _: usize) -> Result<Elements<'a>, Error> {
+        Ok(self.elements(false))
     }
 
     fn serialize_tuple_variant(
-        self,
+        mut self,
         _: &'static str,
         _: u32,
         variant: &'static str,
         _: usize,
-    ) -> Result<Elements, Error> {
-        Ok(Elements::new(Some(variant)))
+    ) -> Result<Elements<'a>, Error> {
+        self.begin_variant(variant)?;
+        Ok(self.elements(true))
     }
 
-    fn serialize_map(self, _: Option<usize>) -> Result<Fields, Error> {
-        Ok(Fields::new(None))
+    fn serialize_map(self, _: Option<usize>) -> Result<Fields<'a>, Error> {
+        Ok(self.fields(false))
     }
 
-    fn serialize_struct(self, name: &'static str, _: usize) -> Result<FieldsOrPrivate, Error> {
+    fn serialize_struct(self, name: &'static str, _: usize) -> Result<FieldsOrPrivate<'a>, Error> {
         Ok(match name {
-            NUMBER => FieldsOrPrivate::Number(String::new()),
-            RAW_VALUE => FieldsOrPrivate::RawValue(String::new()),
-            _ => FieldsOrPrivate::Fields(Fields::new(None)),
+            NUMBER => FieldsOrPrivate::Number(self, String::new()),
+            RAW_VALUE => FieldsOrPrivate::RawValue(self, String::new()),
+            _ => FieldsOrPrivate::Fields(self.fields(false)),
         })
     }
 
     fn serialize_struct_variant(
-        self,
+        mut self,
         _: &'static str,
         _: u32,
         variant: &'static str,
         _: usize,
-    ) -> Result<Fields, Error> {
-        Ok(Fields::new(Some(variant)))
+    ) -> Result<Fields<'a>, Error> {
+        self.begin_variant(variant)?;
+        Ok(self.fields(true))
     }
 }
 
 macro_rules! elements {
     ($($compound:ident: $method:ident;)*) => {$(
-        impl $compound for Elements {
-            type Ok = Canonical;
+        impl $compound for Elements<'_> {
+            type Ok = ();
             type Error = Error;
 
             fn $method<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), Error> {
                 self.push(value)
             }
 
-            fn end(self) -> Result<Canonical, Error> {
+            fn end(self) -> Result<(), Error> {
                 self.finish()
             }
         }
@@ -309,12 +345,12 @@ elements! {
     SerializeTupleVariant: serialize_field;
 }
 
-impl SerializeMap for Fields {
-    type Ok = Canonical;
+impl SerializeMap for Fields<'_> {
+    type Ok = ();
     type Error = Error;
 
     fn serialize_key<T: Serialize + ?Sized>(&mut self, key: &T) -> Result<(), Error> {
-        let Value::Object(map) = serde_json::to_value(OnlyKey(key))? else {
+        let Value::Object(map) = to_value(OnlyKey(key))? else {
             return Err(Error::custom("key must be a string"));
         };
         self.key = map.into_iter().next().map(|(key, _)| key);
@@ -326,7 +362,7 @@ impl SerializeMap for Fields {
         self.insert(key, value)
     }
 
-    fn end(self) -> Result<Canonical, Error> {
+    fn end(self) -> Result<(), Error> {
         self.finish()
     }
 }
@@ -339,8 +375,8 @@ impl<T: Serialize + ?Sized> Serialize for OnlyKey<'_, T> {
     }
 }
 
-impl SerializeStructVariant for Fields {
-    type Ok = Canonical;
+impl SerializeStructVariant for Fields<'_> {
+    type Ok = ();
     type Error = Error;
 
     fn serialize_field<T: Serialize + ?Sized>(
@@ -351,13 +387,13 @@ impl SerializeStructVariant for Fields {
         self.insert(name.to_owned(), value)
     }
 
-    fn end(self) -> Result<Canonical, Error> {
+    fn end(self) -> Result<(), Error> {
         self.finish()
     }
 }
 
-impl SerializeStruct for FieldsOrPrivate {
-    type Ok = Canonical;
+impl SerializeStruct for FieldsOrPrivate<'_> {
+    type Ok = ();
     type Error = Error;
 
     fn serialize_field<T: Serialize + ?Sized>(
@@ -367,21 +403,20 @@ impl SerializeStruct for FieldsOrPrivate {
     ) -> Result<(), Error> {
         match self {
             Self::Fields(fields) => fields.insert(name.to_owned(), value),
-            Self::Number(text) | Self::RawValue(text) => {
-                let Canonical::Text(value) = canonical(value)? else {
-                    return Err(Error::custom("expected a text"));
-                };
-                *text = value;
+            Self::Number(_, text) | Self::RawValue(_, text) => {
+                let mut bytes = Vec::new();
+                canonical(value, |_| true, &mut bytes)?;
+                *text = String::from_utf8(bytes).map_err(Error::custom)?;
                 Ok(())
             }
         }
     }
 
-    fn end(self) -> Result<Canonical, Error> {
+    fn end(self) -> Result<(), Error> {
         match self {
             Self::Fields(fields) => fields.finish(),
-            Self::Number(text) => number(&text),
-            Self::RawValue(text) => canonical(&serde_json::from_str::<Value>(&text)?),
+            Self::Number(to, text) => to.number(&text),
+            Self::RawValue(to, text) => from_str::<Value>(&text)?.serialize(to),
         }
     }
 }

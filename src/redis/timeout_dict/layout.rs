@@ -11,6 +11,7 @@ use super::super::{
     keyspace::{Keyspace, SHARDS, shard},
 };
 use super::scripts::{COMPAT, SHARDED, Scripts};
+use crate::engine::encodable::Encodable;
 
 /// One of two layouts: 16 shards of this crate, or the sorted set and the hashes of the original class (`compat`).
 pub(super) struct Layout {
@@ -96,7 +97,7 @@ impl Layout {
 
     pub(super) fn decode_key<K: DeserializeOwned>(&self, key: &[u8]) -> Result<K, Error> {
         match self.encoding {
-            ValueEncoding::String(_) => decode_key(key),
+            ValueEncoding::String(_) => decode_key(key, || self.record(key)),
             ValueEncoding::Hash => decode_bare_key(key),
         }
     }
@@ -178,7 +179,9 @@ impl Layout {
 
 fn to_fields<V: Serialize>(value: &V) -> Result<Vec<Vec<u8>>, Error> {
     let refuse = |why: &'static str| Err(Error::Encode(why.into()));
-    let value = serde_json::to_value(value).map_err(|error| Error::Encode(error.into()))?;
+    // Otherwise NaN would be left out like `None`.
+    let value = serde_json::to_value(Encodable::as_json(value));
+    let value = value.map_err(|error| Error::Encode(error.into()))?;
     let Json::Object(fields) = value else {
         return refuse("a value of a compat dictionary must be a map or a struct");
     };
