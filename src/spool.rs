@@ -48,8 +48,8 @@ const PURGE_EVERY: Duration = Duration::from_secs(600);
 ///
 /// *At least once while the process runs.* A spool keeps each event in memory from the time it is received until it is
 /// in the queue. Events that are still in memory are lost if the process crashes. Events that are already in the queue
-/// are not written a second time after a restart. An event that cannot be serialized is skipped,
-/// [counted](SpoolStats::unwritable) and logged as an error.
+/// are not written a second time after a restart. An event that cannot be serialized, or contains NaN or infinity, which
+/// JSON cannot represent, is skipped, [counted](SpoolStats::unwritable) and logged as an error.
 ///
 /// Each run receives at most 256 events at a time, and stops receiving when their data reaches one mebibyte. Dropping
 /// the future of [`run`](Self::run) neither loses nor duplicates an event: a batch that is being written is completed,

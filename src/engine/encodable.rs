@@ -45,6 +45,13 @@ impl<'a, T: Serialize + ?Sized> Encodable<'a, T> {
     pub(crate) fn as_json(value: &'a T) -> Self {
         Self { value, limits: Limits { depth: MAX_DEPTH, only_finite: true } }
     }
+
+    /// For a value inside of `levels` arrays or maps, which count too.
+    #[cfg(all(feature = "dirq", unix))]
+    pub(crate) fn inside(mut self, levels: usize) -> Self {
+        self.limits.depth -= levels;
+        self
+    }
 }
 
 impl<T: Serialize + ?Sized> Serialize for Encodable<'_, T> {

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use crate::{
     dirq::{Element, Schema},
-    engine::event::Event,
+    engine::{encodable::Encodable, event::Event},
 };
 
 /// An event as it is written to the queue.
@@ -37,7 +37,7 @@ pub(super) fn schema() -> Schema {
 }
 
 impl Record {
-    /// Fails if serializing the key or the value fails or panics.
+    /// Fails if serializing the key or the value fails or panics, or if JSON cannot represent them.
     pub(super) fn of<K: Serialize, V: Serialize>(
         event: &Event<K, V>,
         wall_clock: &WallClock,
@@ -114,7 +114,9 @@ fn micros(duration: std::time::Duration) -> i64 {
 }
 
 fn to_json(value: &impl Serialize) -> serde_json::Result<String> {
+    // Inside of the body, so that a consumer can read it.
+    let value = Encodable::as_json(value).inside(1);
     // `Serialize` is user code. A panic in it must not lose the events behind this one.
-    catch_unwind(AssertUnwindSafe(|| serde_json::to_string(value)))
+    catch_unwind(AssertUnwindSafe(|| serde_json::to_string(&value)))
         .unwrap_or_else(|_| Err(serde_json::Error::custom("the serialization panicked")))
 }

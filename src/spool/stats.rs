@@ -17,7 +17,8 @@ pub struct SpoolStats {
     pub unsynced: u64,
     /// Events that were received from a stream and are not known to be in the queue.
     pub in_hand: usize,
-    /// Events that were ignored because serde could not convert them to JSON.
+    /// Events that were ignored because they could not be converted to JSON: serde failed, or a key or value contains
+    /// NaN or infinity, or is nested deeper than 126 arrays or maps.
     pub unwritable: u64,
     /// Events that were skipped because they exceed the queue's `max_size`, if
     /// [`skip_too_large`](crate::Spool::skip_too_large) is set.

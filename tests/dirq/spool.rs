@@ -253,6 +253,31 @@ impl Serialize for Odd {
 }
 
 #[tokio::test]
+async fn event_that_json_cannot_represent_is_counted_and_not_written() {
+    let temp_dir = scratch();
+    let cache = Cache::new();
+    let mut events = cache.events_lossless(10);
+    let nested = |levels| (0..levels).fold(Value::from(1), |value, _| json!([value]));
+    let number = |number: f64| (number, Value::Null);
+    let values = [
+        number(f64::NAN),
+        number(0.5),
+        number(f64::INFINITY),
+        (1.0, nested(125)),
+        (2.0, nested(126)),
+    ];
+    for (key, value) in values.into_iter().enumerate() {
+        cache.set_ex(key, value, SECOND).await;
+        cache.expire_now(&key).await;
+    }
+    cache.shutdown().await;
+    let spool = Spool::new(QueueSimple::open(temp_dir.path()).await.unwrap());
+    let stats = spool.run(&mut events).await;
+    assert_eq!((stats.written, stats.unwritable, stats.in_hand), (2, 3, 0));
+    assert_eq!(keys(temp_dir.path()), [1, 3]);
+}
+
+#[tokio::test]
 async fn event_that_serde_rejects_is_counted_and_blocks_no_other() {
     let temp_dir = scratch();
     let cache = Cache::new();
