@@ -4,6 +4,7 @@ use std::{error::Error as StdError, fmt, io, sync::Arc};
 
 use ::redis::{Arg, Cmd, ErrorKind, RedisError, ServerErrorKind};
 
+use super::keyspace::{Kind, split_head};
 use crate::{engine::shown_hash::shown_hash, rate_limit::Limited};
 
 /// Error of a call to a server.
@@ -61,10 +62,12 @@ pub enum Error {
     #[error("invalid address of a Redis server; see `Urls` for the supported URLs")]
     Address(#[source] RedisError),
 
-    /// A name cannot be part of a key: it is empty, or contains `{` or `}`, which delimit hash tags in a cluster. Or
-    /// the name of a group is reserved.
+    /// A name or prefix cannot be part of a key: it is empty, or contains `{` or `}`, which delimit hash tags in a
+    /// cluster. Or a prefix contains `:limit1:` or ends with `:limit1`, so that limiters of another prefix could have the
+    /// same keys. Or the name of a group is reserved.
     #[error(
-        "invalid name {0:?}; a name must not be empty, contain {{ or }}, or be that of a reserved group"
+        "invalid name {0:?}; a name must not be empty, contain {{ or }}, or be that of a reserved group, \
+         and a prefix must not have a part `:limit1`"
     )]
     Name(String),
 
@@ -213,26 +216,23 @@ impl fmt::Debug for Error {
 /// Returns a key of the server with a hash in place of the part that the program chose, for texts.
 ///
 /// Keys of this crate are `prefix:type:{name:shard}`, a suffix, and possibly `:` and the program's key; those of
-/// limiters are `prefix:type:name:{key}`. Any other key belongs to another program, so all of it may be a secret.
+/// limiters are `prefix:type:name:{key}`. Any other key belongs to another program, or is one of a `compat` dictionary,
+/// so all of it may be a secret.
 pub(super) fn hide(key: &str) -> String {
     let hash = |part: &str| format!("#{:012x}", shown_hash(part.as_bytes()) >> 16);
-    let head = |tag: &str| key.find(tag).map(|at| key.split_at(at + tag.len()));
-    if let Some((head, rest)) = head(":limit1:")
-        && let Some((name, subject)) = rest.split_once('{')
-    {
-        let (subject, end) = subject.rsplit_once('}').unwrap_or((subject, ""));
-        return format!("{head}{name}{{{}}}{end}", hash(subject));
-    }
-    let ours = [":cache1:{", ":dict1:{", ":set1:{"].into_iter().find_map(head);
-    if let Some((head, rest)) = ours
-        && let Some((name, rest)) = rest.split_once('}')
-    {
-        return match rest.split_once(':') {
-            Some((suffix, chosen)) => format!("{head}{name}}}{suffix}:{}", hash(chosen)),
+    let shown = split_head(key).and_then(|(kind, head, rest)| {
+        if kind == Kind::RateLimiter {
+            let (name, subject) = rest.split_once('{')?;
+            let (subject, end) = subject.rsplit_once('}')?;
+            return Some(format!("{head}{name}{{{}}}{end}", hash(subject)));
+        }
+        let (name, rest) = rest.strip_prefix('{')?.split_once('}')?;
+        Some(match rest.split_once(':') {
+            Some((suffix, chosen)) => format!("{head}{{{name}}}{suffix}:{}", hash(chosen)),
             None => key.to_owned(),
-        };
-    }
-    hash(key)
+        })
+    });
+    shown.unwrap_or_else(|| hash(key))
 }
 
 /// Returns the first key of a command or of a script call, for messages.
@@ -343,12 +343,18 @@ fn is_temporary_state(kind: ServerErrorKind) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::keyspace::register_prefix, *};
 
     #[test]
     fn texts_of_errors_hide_the_part_of_a_key_that_the_program_chose() {
+        register_prefix("shop").expect("the prefix is valid");
         for (key, shown) in [
             ("shop:cache1:{sessions:3}:token", "shop:cache1:{sessions:3}:#"),
+            ("shop:cache1:{sessions:3}:token:limit1:token{token", "shop:cache1:{sessions:3}:#"),
+            ("shop:set1:{online:limit1:x}:token{token}", "shop:set1:{online:limit1:x}:#"),
+            ("shop:limit1:api:{token}:set1:{token}", "shop:limit1:api:{#"),
+            ("token:limit1:token:{token}", "#"),
+            ("token:cache1:{token}", "#"),
             ("shop:cache1:{sessions:3}.loads:token:}", "shop:cache1:{sessions:3}.loads:#"),
             ("shop:dict1:{jobs:11}.dead", "shop:dict1:{jobs:11}.dead"),
             ("shop:set1:{online}", "shop:set1:{online}"),

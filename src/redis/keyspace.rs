@@ -1,10 +1,16 @@
 //! Names of keys on the server, and their hash tags, which keep keys in one slot of a cluster.
 //!
 //! 1. The part of a key before the first brace contains the type and the version of its layout. Neither a prefix nor a
-//!    name contains braces. So keys of different types or names never collide, regardless of the user's keys.
+//!    name contains braces, and no prefix contains the type of limiters. So keys of different prefixes, types or names
+//!    never collide, regardless of the user's keys.
 //! 2. A record of shard `i` is `prefix:cache1:{name:i}:key`, and the index of the shard `prefix:cache1:{name:i}`. They
 //!    share a hash tag, so a cluster keeps them in one slot. The shard of a key is its CRC16 (the hash of cluster
 //!    slots) modulo the number of shards. Types without shards use a single key.
+
+use std::{
+    collections::BTreeSet,
+    sync::{PoisonError, RwLock},
+};
 
 use futures_util::{StreamExt, TryStreamExt, stream::iter};
 
@@ -14,8 +20,11 @@ use super::Error;
 /// layout: with another number, existing records would not be found.
 pub(super) const SHARDS: u16 = 16;
 
+/// Prefixes of all clients of this process. A key alone does not tell where its prefix ends.
+static PREFIXES: RwLock<BTreeSet<String>> = RwLock::new(BTreeSet::new());
+
 /// Type that owns the keys. It is part of them, together with the version of its layout.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Cache,
     TimeoutDict,
@@ -34,17 +43,25 @@ pub(super) struct Keyspace {
     name: String,
 }
 
+impl Kind {
+    const ALL: [Self; 4] = [Self::Cache, Self::TimeoutDict, Self::ExpiringSet, Self::RateLimiter];
+
+    /// Returns the part of a key between its prefix and its name. The digit is the version of the layout, so that an
+    /// incompatible layout gets keys of its own.
+    const fn tag(self) -> &'static str {
+        match self {
+            Self::Cache => ":cache1:",
+            Self::TimeoutDict => ":dict1:",
+            Self::ExpiringSet => ":set1:",
+            Self::RateLimiter => ":limit1:",
+        }
+    }
+}
+
 impl Keyspace {
     pub(super) fn new(prefix: &str, kind: Kind, name: &str) -> Result<Self, Error> {
         check_name(name)?;
-        // The digit is the version of the layout, so that an incompatible layout gets keys of its own.
-        let tag = match kind {
-            Kind::Cache => "cache1",
-            Kind::TimeoutDict => "dict1",
-            Kind::ExpiringSet => "set1",
-            Kind::RateLimiter => "limit1",
-        };
-        let head = format!("{prefix}:{tag}:");
+        let head = format!("{prefix}{}", kind.tag());
         let indexes = (0..SHARDS).map(|shard| format!("{head}{{{name}:{shard}}}").into_bytes());
         Ok(Self { indexes: indexes.collect(), head, name: name.to_owned() })
     }
@@ -131,6 +148,31 @@ where
     iter(calls).buffered(4).try_collect().await
 }
 
+/// Splits a key of this crate behind its prefix and type; returns `None` for a key of another program.
+pub(super) fn split_head(key: &str) -> Option<(Kind, &str, &str)> {
+    let prefixes = PREFIXES.read().unwrap_or_else(PoisonError::into_inner);
+    prefixes.iter().find_map(|prefix| {
+        let rest = key.strip_prefix(prefix.as_str())?;
+        Kind::ALL.into_iter().find_map(|kind| {
+            let rest = rest.strip_prefix(kind.tag())?;
+            let (head, rest) = key.split_at(key.len() - rest.len());
+            Some((kind, head, rest))
+        })
+    })
+}
+
+/// Checks that `prefix` may precede all keys of a client, and remembers it for [`split_head`].
+pub(super) fn register_prefix(prefix: &str) -> Result<(), Error> {
+    check_name(prefix)?;
+    // The name of a limiter is not in braces, so limiter `y` with prefix `shop:limit1:x` would have the keys of limiter
+    // `x:limit1:y` with prefix `shop`.
+    if format!("{prefix}:").contains(Kind::RateLimiter.tag()) {
+        return Err(Error::Name(prefix.to_owned()));
+    }
+    PREFIXES.write().unwrap_or_else(PoisonError::into_inner).insert(prefix.to_owned());
+    Ok(())
+}
+
 /// Checks that `name` may be part of a key.
 pub(super) fn check_name(name: &str) -> Result<(), Error> {
     if name.is_empty() || name.contains(['{', '}']) {
@@ -195,7 +237,11 @@ mod tests {
     }
 
     fn keyspace(kind: Kind, name: &str) -> Keyspace {
-        Keyspace::new("shop", kind, name).expect("the name is valid")
+        with_prefix("shop", kind, name)
+    }
+
+    fn with_prefix(prefix: &str, kind: Kind, name: &str) -> Keyspace {
+        Keyspace::new(prefix, kind, name).expect("the name is valid")
     }
 
     #[test]
@@ -220,8 +266,12 @@ mod tests {
     }
 
     #[test]
-    fn keys_of_different_names_or_types_never_collide() {
+    fn keys_of_different_prefixes_names_or_types_never_collide() {
+        let names = ["a", "b", "7", "a:b", "b:7", "a:b:7", ":", "a:7", "limit1:a", "a:cache1"];
         let parts = ["a", "b", "7", "a:b", "b:7", "a:b:7", ":", "a:7"];
+        let prefixes =
+            ["p", "p:a", "p:limit1", "p:limit1:a", "limit1", "limit1:limit1", "p:limit1x"];
+        let prefixes = prefixes.into_iter().filter(|prefix| register_prefix(prefix).is_ok());
         let mut all = BTreeMap::new();
         let mut add = |key: Vec<u8>, owner: String| {
             let other = all.insert(key, owner.clone());
@@ -230,21 +280,32 @@ mod tests {
                 "{owner} and {other:?} collide"
             );
         };
-        for name in parts {
+        for (prefix, name) in prefixes.flat_map(|prefix| names.map(|name| (prefix, name))) {
+            let of = format!("{prefix} {name}");
             for kind in [Kind::Cache, Kind::TimeoutDict] {
-                let keyspace = keyspace(kind, name);
+                let keyspace = with_prefix(prefix, kind, name);
                 (0..SHARDS).for_each(|shard| {
-                    add(keyspace.index(shard).to_vec(), format!("{kind:?} {name}, {shard}"));
+                    add(keyspace.index(shard).to_vec(), format!("{kind:?} {of}, {shard}"));
                 });
                 for key in parts.into_iter().chain(["}", "{", "}:a", "}}", ""]) {
-                    add(keyspace.record(key.as_bytes()), format!("{kind:?} {name}, key {key}"));
+                    add(keyspace.record(key.as_bytes()), format!("{kind:?} {of}, key {key}"));
                 }
             }
-            add(keyspace(Kind::ExpiringSet, name).single(), format!("set {name}"));
+            add(with_prefix(prefix, Kind::ExpiringSet, name).single(), format!("set {of}"));
             for key in parts.into_iter().chain(["}", "{", "}:a", "}}", ""]) {
-                let subject = keyspace(Kind::RateLimiter, name).tagged(key.as_bytes());
-                add(subject, format!("limit {name}, key {key}"));
+                let subject = with_prefix(prefix, Kind::RateLimiter, name).tagged(key.as_bytes());
+                add(subject, format!("limit {of}, key {key}"));
             }
+        }
+    }
+
+    #[test]
+    fn prefix_with_the_type_of_limiters_is_refused() {
+        for prefix in ["shop:limit1", "shop:limit1:x", ":limit1:"] {
+            assert!(matches!(register_prefix(prefix), Err(Error::Name(bad)) if bad == prefix));
+        }
+        for prefix in ["limit1", "limit1:x", "shop:limit1x", "shop:limit", "shop:cache1:x"] {
+            assert!(register_prefix(prefix).is_ok(), "{prefix}");
         }
     }
 

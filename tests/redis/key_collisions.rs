@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, time::Duration};
 
 use fleeting::{
     Limit,
-    redis::{Cache, ExpiringSet, RateLimiter, TimeoutDict},
+    redis::{Cache, Client, Error, ExpiringSet, RateLimiter, TimeoutDict},
 };
 use futures::StreamExt;
 use serde::{Deserialize, Serialize};
@@ -63,6 +63,22 @@ async fn limiter_names_and_keys_with_colons_do_not_collide() {
             0,
             "{name} shares the key {key:?} with another limiter"
         );
+    }
+}
+
+/// They would be limiters with the same keys.
+#[tokio::test]
+async fn prefix_that_ends_like_the_name_of_a_limiter_is_refused() {
+    let server = Server::start();
+    let builder = |prefix: &str| Client::builder(server.url()).timeout(patience()).prefix(prefix);
+    for prefix in ["shop:limit1:x", "shop:limit1"] {
+        assert!(matches!(builder(prefix).lazy(), Err(Error::Name(name)) if name == prefix));
+    }
+    let client = builder("shop").connect().await.unwrap();
+    for (name, key) in [("x:limit1:y", "k"), ("limit1:y", "k"), ("limit1", "k")] {
+        let limiter = RateLimiter::<String>::builder(&client, name).limit(Limit::new(1, LONG));
+        let limiter = limiter.timeout(patience()).build().unwrap();
+        assert_eq!(limiter.check(key).await.unwrap().remaining(), 0, "{name} is a name of its own");
     }
 }
 

@@ -42,7 +42,52 @@ fn patterns(kind: &str) -> (&'static str, &'static str) {
 /// Returns the patterns of the keys of these names of a type.
 fn keys_of(kind: &str, names: &[&str]) -> Vec<String> {
     let (_, of_name) = patterns(kind);
-    names.iter().map(|name| of_name.replace("NAME", name)).collect()
+    let of_names = names.iter().map(|name| of_name.replace("NAME", &escaped(name)));
+    of_names
+        .flat_map(|patterns| patterns.split(' ').map(String::from).collect::<Vec<_>>())
+        .collect()
+}
+
+/// Returns a name with a backslash before each character that has a meaning in patterns, as the guide recommends.
+fn escaped(name: &str) -> String {
+    let escape = |char| if r"*?[]\".contains(char) { vec!['\\', char] } else { vec![char] };
+    name.chars().flat_map(escape).collect()
+}
+
+#[tokio::test]
+async fn patterns_of_a_name_permit_no_other_name() {
+    let server = Server::start();
+    let mut plain = server.plain().await;
+    let names = ["api", "api:internal", "api:", "api::", "api:7", "a*", "ap?", "ap[i]", "ap\\i"];
+    for name in names {
+        let mut user = redis::cmd("ACL");
+        user.arg(&["SETUSER", "app", "on", ">secret", "resetkeys", "allcommands"]);
+        for kind in ["Cache", "RateLimiter", "ExpiringSet", "TimeoutDict"] {
+            user.arg(keys_of(kind, &[name]));
+        }
+        let () = user.query_async(&mut plain).await.unwrap();
+        let url = server.url().replace("redis://", "redis://app:secret@");
+        let client = Client::builder(url).timeout(patience()).connect().await.unwrap();
+        for other in names {
+            let cache: Cache<String, u8> = Cache::new(&client, other).unwrap();
+            let dict: TimeoutDict<String, u8> = TimeoutDict::new(&client, other).unwrap();
+            let set: ExpiringSet<String> = ExpiringSet::new(&client, other, HOUR).unwrap();
+            let limiter = RateLimiter::<String>::builder(&client, other).limit(Limit::per_hour(1));
+            let limiter = limiter.timeout(patience()).build().unwrap();
+            // Keys of several shards.
+            for key in (0..40).map(|key| key.to_string()) {
+                let results = [
+                    cache.set(key.clone(), 1).await.map(drop),
+                    dict.set(key.clone(), 1, HOUR).await.map(drop),
+                    set.push(key.clone()).await.map(drop),
+                    limiter.reset(&key).await.map(drop),
+                ];
+                for result in results {
+                    assert_eq!(result.is_ok(), name == other, "{name} and {other}: {result:?}");
+                }
+            }
+        }
+    }
 }
 
 #[test]

@@ -79,7 +79,9 @@ impl Client {
 }
 
 impl ClientBuilder {
-    /// Sets the prefix of all keys on the server, which separates programs that share a server. Defaults to `fleeting`.
+    /// Sets the prefix of all keys on the server, which separates programs that share a server. It must not be empty,
+    /// contain `{` or `}`, nor end with or contain a part `:limit1`, which precedes the names of limiters. Defaults to
+    /// `fleeting`.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();
         self
@@ -198,7 +200,7 @@ impl ClientBuilder {
     /// The same as those of [`connect`](ClientBuilder::connect), but [`Error::Connect`] only if a certificate or key is
     /// not valid PEM.
     pub fn lazy(self) -> Result<Client, Error> {
-        keyspace::check_name(&self.prefix)?;
+        keyspace::register_prefix(&self.prefix)?;
         let servers = self.servers.map_err(Error::Address)?;
         let encrypted = match &servers {
             Servers::Direct(servers) => servers.iter().find(|server| is_encrypted(server)),
