@@ -22,7 +22,7 @@
 #
 # A longer run: PROPTEST_CASES=20000 SHUTTLE_ITERATIONS=100000 FLEETING_STRESS_SECONDS=60 FUZZ_SECONDS=600 \
 #     FLEETING_DIRQ_SECONDS=7200 FLEETING_HISTORY_SECONDS=300 FLEETING_MODEL_SIZE=large \
-#     FLEETING_ORACLE_SEQUENCES=10000 ./test.sh
+#     FLEETING_ORACLE_SEQUENCES=10000 FLEETING_DIFFERENTIAL_SEQUENCES=100 ./test.sh
 # The end is a summary: the steps with their times, and the checks that were left out, with the reason.
 # On a busy machine: FLEETING_TEST_PATIENCE=4 ./test.sh allows servers and other processes four times as long.
 set -euo pipefail

@@ -43,6 +43,7 @@ mod conformance;
 mod crossings;
 #[cfg(feature = "dashboard")]
 mod dashboard;
+mod differential;
 mod events_history;
 mod expiring_set;
 mod failover;
