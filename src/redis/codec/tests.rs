@@ -304,8 +304,8 @@ where
         let again = format.encode(&Places::all(read.plain)).expect("the value is valid");
         assert_eq!(again, written);
     }
-    let encoders: [fn(&(u8, F)) -> Result<Vec<u8>, Error>; 2] = [encode_key, encode_bare_key];
-    for encode in encoders {
+    type Encode<F> = fn(&(u8, F)) -> Result<Vec<u8>, Error>;
+    for encode in [encode_key, encode_bare_key] as [Encode<F>; 2] {
         let Ok(written) = encode(&(1, number)) else {
             assert!(!is_finite(number), "{number:?} is refused");
             continue;

@@ -12,9 +12,11 @@ struct Pair<'a, K, V> {
     embedded: fleeting::TimeoutDict<K, V>,
     on_server: redis::TimeoutDict<K, V>,
     keys: Vec<K>,
-    /// Claims of the same entries.
-    claims: RefCell<Vec<(fleeting::Claim<K, V>, redis::Claim<K, V>)>>,
+    claims: RefCell<Vec<Claims<K, V>>>,
 }
+
+/// Claims of one entry, embedded and on the server.
+type Claims<K, V> = (fleeting::Claim<K, V>, redis::Claim<K, V>);
 
 macro_rules! both {
     ($pair:ident, $dict:ident => $call:expr) => {{
