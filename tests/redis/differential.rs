@@ -60,7 +60,7 @@ struct Sides {
 enum Clock {
     /// Time at which the server's clock stands still, in microseconds.
     Stopped(u64),
-    /// How far it is ahead of the real time.
+    /// Lead over the real time.
     Ahead(Duration),
 }
 

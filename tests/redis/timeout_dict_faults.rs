@@ -218,7 +218,7 @@ async fn undecodable_entry_is_a_decode_error_and_not_lost() {
         dict.set_timeout("ada", Duration::ZERO).await.unwrap();
         let numbers: TimeoutDict<u32, u32> =
             TimeoutDict::new(&client(server.url()).await, "logins").unwrap();
-        assert_undecodable(numbers.take_expired(9).await, "ada");
+        assert_undecodable(numbers.take_expired(9).await, RECORD);
         assert_eq!(dict.get("ada").await.unwrap(), Some(7));
     })
     .await;

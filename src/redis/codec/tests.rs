@@ -304,15 +304,14 @@ where
         let again = format.encode(&Places::all(read.plain)).expect("the value is valid");
         assert_eq!(again, written);
     }
-    type Encode<F> = fn(&(u8, F)) -> Result<Vec<u8>, Error>;
-    for encode in [encode_key, encode_bare_key] as [Encode<F>; 2] {
-        let Ok(written) = encode(&(1, number)) else {
+    for written in [encode_key(&(1, number)), encode_bare_key(&(1, number))] {
+        let Ok(written) = written else {
             assert!(!is_finite(number), "{number:?} is refused");
             continue;
         };
         let (_, read): (u8, F) = decode_key(&written, Vec::new).expect("the key decodes");
         assert_eq!((bits(read), is_finite(read)), (bits(number), true));
-        assert_eq!(encode(&(1, read)).expect("the key is valid"), written);
+        assert_eq!(encode_key(&(1, read)).expect("the key is valid"), written);
     }
     if is_finite(number) {
         let written = encode_key(&number).expect("the key is valid");

@@ -53,15 +53,17 @@ impl<T: Data> Pair<'_, T> {
             self.sides.pass(units);
         }
         let member = self.members[sequence.random.random_range(0..self.members.len())].clone();
-        // Not a whole number of units from now, so that a member does not expire at the time of a call.
+        // An even number, so that a member does not expire at the time of a call.
         let offset = self.sides.units(2 * sequence.random.random_range(0..20));
         let is_past = sequence.random.random::<bool>();
         let which = sequence.random.random_range(0..16);
         sequence.log((which, &member, offset, is_past));
         match which {
             0..4 => compare!(self, set => set.push(member.clone())),
+            // Equal scores need a clock that stands still.
+            5 if !self.sides.is_stopped() => Ok(()),
             4 | 5 => {
-                let (instant, time) = self.at(offset, is_past);
+                let (instant, time) = self.at(offset, is_past, 0.5);
                 let Self { sides, embedded, on_server, .. } = self;
                 if which == 4 {
                     sides.embedded.block_on(embedded.push_at(member.clone(), instant));
@@ -86,13 +88,13 @@ impl<T: Data> Pair<'_, T> {
             }
             12 => self.compare_score(&member),
             13 => {
-                let (instant, time) = self.at(offset, is_past);
+                let (instant, time) = self.at(offset, is_past, 0.25);
                 let Self { sides, embedded, on_server, .. } = self;
                 let range = sides.real.block_on(on_server.range(time..));
                 same(sides.embedded.block_on(embedded.range(instant..)), range)
             }
             14 if sequence.is_one_in(4) => {
-                let (instant, time) = self.at(offset, is_past);
+                let (instant, time) = self.at(offset, is_past, 0.25);
                 let Self { sides, embedded, on_server, .. } = self;
                 let removed = sides.real.block_on(on_server.remove_range(..time));
                 same(sides.embedded.block_on(embedded.remove_range(..instant)), removed)
@@ -117,7 +119,7 @@ impl<T: Data> Pair<'_, T> {
 
     fn compare_score(&self, member: &T) -> Outcome {
         let Self { sides, embedded, on_server, .. } = self;
-        let (now, server_now) = self.at(Duration::ZERO, false);
+        let (now, server_now) = self.at(Duration::ZERO, false, 0.0);
         let score = sides.embedded.block_on(embedded.score(member));
         let on_server = sides.real.block_on(on_server.score(member)).unwrap();
         // Relative to now, in units: both may be before it.
@@ -136,12 +138,15 @@ impl<T: Data> Pair<'_, T> {
         }
     }
 
-    /// Returns a time as both sides have it.
-    fn at(&self, offset: Duration, is_past: bool) -> (Instant, SystemTime) {
+    /// Returns a time as both sides have it. If the server's clock does not stand still, the time is a `share` of a unit
+    /// away from that of a call, because the order of almost equal times would depend on the duration of the calls.
+    fn at(&self, offset: Duration, is_past: bool, share: f64) -> (Instant, SystemTime) {
         let instant = self.sides.embedded.block_on(async { Instant::now() });
-        let time = match *self.sides.clock.borrow() {
-            Clock::Stopped(now) => SystemTime::UNIX_EPOCH + Duration::from_micros(now),
-            Clock::Ahead(ahead) => SystemTime::now() + ahead,
+        let (time, offset) = match *self.sides.clock.borrow() {
+            Clock::Stopped(now) => (SystemTime::UNIX_EPOCH + Duration::from_micros(now), offset),
+            Clock::Ahead(ahead) => {
+                (SystemTime::now() + ahead, offset + self.sides.unit().mul_f64(share))
+            }
         };
         if is_past { (instant - offset, time - offset) } else { (instant + offset, time + offset) }
     }
