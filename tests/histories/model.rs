@@ -2,10 +2,6 @@
 
 use fleeting::{Cause, When};
 
-/// True if the cause of a value that has just expired may be `Evicted`: evictions read the coarse clock, which is up to
-/// 4 ms late.
-const EXPIRED_VALUES_MAY_BE_EVICTED: bool = true;
-
 /// A departure that was published, as the value and its cause.
 pub(crate) type Departed = (u32, Cause);
 
@@ -225,10 +221,7 @@ impl State {
                 value == Some(got) || self.loads.iter().any(is_loading)
             }
             Action::SetBound => true,
-            Action::Evict(evicted) => match value == Some(evicted) {
-                true => self.depart(Cause::Evicted, events),
-                false => EXPIRED_VALUES_MAY_BE_EVICTED,
-            },
+            Action::Evict(evicted) => value == Some(evicted) && self.depart(Cause::Evicted, events),
         }
     }
 
@@ -305,10 +298,6 @@ impl State {
         let Some(entry) = self.entry.take() else { return true };
         self.departures += 1;
         let Some(events) = events else { return true };
-        events.get(self.departures - 1).is_some_and(|(value, published)| {
-            let is_late = *published == Cause::Evicted && cause == Cause::Expired;
-            *value == entry.value
-                && (*published == cause || is_late && EXPIRED_VALUES_MAY_BE_EVICTED)
-        })
+        events.get(self.departures - 1) == Some(&(entry.value, cause))
     }
 }

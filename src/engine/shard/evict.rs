@@ -4,7 +4,7 @@ use std::hash::{BuildHasher, Hash};
 
 use super::{Shard, entry::Entry, remove::DropQueue};
 use crate::engine::{
-    clock::Now,
+    clock::{Deadline, Now},
     event::departure::Cause,
     victims::{EvictionState, policy::Policy},
 };
@@ -65,10 +65,11 @@ where
                 self.move_candidates(&mut exempt);
                 continue;
             };
-            let is_expired = may_have_expired
-                && table
-                    .entry_at(bucket)
-                    .is_some_and(|(_, entry)| now.is_expired(entry.deadline()));
+            // Exactly, as a look-up does, though entries that expire during this call were not searched for: another
+            // thread may have found this one expired. A persistent entry needs no clock.
+            let deadline =
+                table.entry_at(bucket).map_or(Deadline::PERSISTENT, |(_, entry)| entry.deadline());
+            let is_expired = !deadline.is_persistent() && now.is_expired(deadline);
             let cause = if is_expired { Cause::Expired } else { Cause::Evicted };
             // Unreadable entries do not count against the limit: they are not evicted, and some of them weigh nothing.
             let cause = self.remove(bucket, cause, now, drop_queue);
@@ -104,5 +105,37 @@ where
         let context = self.context();
         let matches = |key: &K, _: &Entry<V>| context.hash_or_zero(key) == hash;
         self.parts().0.find_mut(hash, matches).map(|(bucket, _)| bucket)
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use std::time::Duration;
+
+    use crate::engine::{
+        clock::{Clock, Deadline},
+        hasher::DefaultHasher,
+        store::Store,
+    };
+
+    /// A call that knows the time at which it began does not search for entries that expire during the call.
+    #[tokio::test(start_paused = true)]
+    async fn entry_that_expires_during_the_write_that_evicts_it_departs_as_expired() {
+        let clock = Clock::new();
+        let store =
+            Store::<u64, (), _>::new(2, 0, DefaultHasher::default()).evicting(1, None, || 1);
+        let second = Duration::from_secs(1);
+        store.set(0, (), &clock.now(), |_| clock.now().after(second));
+        for key in 1..10 {
+            let call = clock.call(true);
+            call.begin();
+            tokio::time::advance(second).await;
+            store.set(key, (), &call, |_| clock.now().after(second));
+            let counts = store.counts();
+            assert_eq!((counts.expired, counts.evicted), (key, 0));
+        }
+        store.set(10, (), &clock.now(), |_| Deadline::PERSISTENT);
+        let counts = store.counts();
+        assert_eq!((counts.expired, counts.evicted), (9, 1));
     }
 }
