@@ -39,7 +39,19 @@ impl AccessWord {
     /// Returns the class of past accesses.
     #[inline]
     pub(crate) fn class(self) -> u8 {
-        ((self.0 >> 4 & 15) as u8).saturating_sub(1)
+        self.stored_class().saturating_sub(1)
+    }
+
+    /// Returns the class as it is stored: plus one, and zero for an empty bucket. Takes fewer instructions.
+    #[inline]
+    pub(crate) fn stored_class(self) -> u8 {
+        (self.0 >> 4 & 15) as u8
+    }
+
+    /// Returns whether the class is that of a key with a known hit.
+    #[inline]
+    pub(crate) fn is_read(self) -> bool {
+        self.0 & 0xe0 != 0
     }
 
     /// Returns the time of the last access, as the clock's value then.
@@ -142,6 +154,10 @@ mod tests {
                 assert_eq!(
                     (access_word.class(), access_word.last_access(), access_word.gap()),
                     (class, last_access, None)
+                );
+                assert_eq!(
+                    (access_word.stored_class(), access_word.is_read()),
+                    (class + 1, class > 0)
                 );
                 let hit = access_word.touched(clock);
                 assert_eq!((hit.class(), hit.last_access()), (class, clock));

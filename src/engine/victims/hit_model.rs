@@ -41,8 +41,8 @@ pub(crate) enum Observation {
 
 /// Worths by class and age, and the observations that they are computed from.
 pub(crate) struct HitModel {
-    /// Worths as the bits of an `f32`, which have the same order as the (non-negative) numbers. Relaxed: each is used
-    /// on its own.
+    /// Worths by stored class (one more than the class) and age, as the bits of an `f32`, which have the same order as
+    /// the (non-negative) numbers. Relaxed: each is used on its own.
     worths: [[AtomicU32; SLOTS]; SLOTS],
     observations: Mutex<Observations>,
 }
@@ -67,7 +67,7 @@ impl HitModel {
     pub(crate) fn new() -> Self {
         let classes = [ClassCounts::default(); CLASSES];
         let observations = Observations { classes, next: 0, max: MIN_OBSERVATIONS as f32 };
-        const { assert!(AGES <= SLOTS && CLASSES <= SLOTS) };
+        const { assert!(AGES <= SLOTS && CLASSES < SLOTS) };
         let hit_model = Self { worths: Default::default(), observations: Mutex::new(observations) };
         hit_model.add_all(0, |_| ());
         hit_model
@@ -75,8 +75,8 @@ impl HitModel {
 
     /// Returns the worth of keeping an entry. Of two entries, the one with the greater worth is to be kept.
     #[inline]
-    pub(crate) fn worth(&self, class: u8, age: u8) -> u32 {
-        self.worths[usize::from(class) % SLOTS][usize::from(age) % SLOTS].load(Relaxed)
+    pub(crate) fn worth(&self, stored_class: u8, age: u8) -> u32 {
+        self.worths[usize::from(stored_class) % SLOTS][usize::from(age) % SLOTS].load(Relaxed)
     }
 
     /// Adds observations of a cache with about `entries` entries, unless another shard is adding at the moment: an
@@ -110,7 +110,7 @@ impl HitModel {
     }
 
     fn set_worths(&self, class: usize, observations: &Observations) {
-        for (slot, worth) in self.worths[class].iter().zip(observations.worths(class)) {
+        for (slot, worth) in self.worths[class + 1].iter().zip(observations.worths(class)) {
             slot.store(worth.to_bits(), Relaxed);
         }
     }
@@ -223,7 +223,8 @@ mod tests {
     fn untrained_model_evicts_the_oldest_first() {
         let hit_model = HitModel::new();
         for class in 0..CLASSES as u8 {
-            let worths: Vec<u32> = (0..AGES as u8).map(|age| hit_model.worth(class, age)).collect();
+            let worths: Vec<u32> =
+                (0..AGES as u8).map(|age| hit_model.worth(class + 1, age)).collect();
             assert!(worths.is_sorted_by(|younger, older| younger > older), "{worths:?}");
         }
     }
@@ -231,9 +232,9 @@ mod tests {
     #[test]
     fn loop_evicts_the_youngest_first() {
         let hit_model = trained(&[Observation::Hit(3, 8), Observation::Loss(3, 0)]);
-        let worths: Vec<u32> = (0..9).map(|age| hit_model.worth(3, age)).collect();
+        let worths: Vec<u32> = (0..9).map(|age| hit_model.worth(4, age)).collect();
         assert!(worths.is_sorted_by(|younger, older| younger < older), "{worths:?}");
-        assert!(hit_model.worth(3, 9) < hit_model.worth(3, 0), "the loop is shorter than this age");
+        assert!(hit_model.worth(4, 9) < hit_model.worth(4, 0), "the loop is shorter than this age");
     }
 
     #[test]
@@ -245,18 +246,18 @@ mod tests {
             Observation::Hit(4, 2),
         ];
         let hit_model = trained(&rare);
-        assert!(hit_model.worth(1, 0) < hit_model.worth(2, 0));
-        assert!(hit_model.worth(2, 0) < hit_model.worth(4, 0));
+        assert!(hit_model.worth(2, 0) < hit_model.worth(3, 0));
+        assert!(hit_model.worth(3, 0) < hit_model.worth(5, 0));
     }
 
     #[test]
     fn recent_observations_outweigh_old_ones() {
         let hit_model = trained(&[Observation::Hit(1, 1); 100]);
-        let before = hit_model.worth(1, 0);
+        let before = hit_model.worth(2, 0);
         for _ in 0..1_000 {
             hit_model.add(&[Observation::Loss(1, 1); 32], 0);
         }
-        assert!(f32::from_bits(hit_model.worth(1, 0)) < f32::from_bits(before) / 5.0);
+        assert!(f32::from_bits(hit_model.worth(2, 0)) < f32::from_bits(before) / 5.0);
     }
 
     #[test]
@@ -264,7 +265,7 @@ mod tests {
         let hit_model = trained(&[Observation::Hit(0, 0), Observation::Hit(0, AGES as u8 - 1)]);
         for class in 0..CLASSES as u8 {
             for age in 0..AGES as u8 {
-                let worth = f32::from_bits(hit_model.worth(class, age));
+                let worth = f32::from_bits(hit_model.worth(class + 1, age));
                 assert!(worth > 0.0 && worth < 4.0, "{worth}");
             }
         }

@@ -47,15 +47,18 @@ const MAX_DECLINING: usize = 32;
 /// Number of candidates that are compared again the next time. Worth as much as a sample twice as large.
 const RUNNER_UPS: usize = 2;
 
+/// Bit of a rank above all others, which is set for read entries as long as unread ones are to be evicted first.
+const PROTECTED: u64 = 1 << 63;
+
+/// Position of the worth in a rank: below [`PROTECTED`], and above the time since the last access and the bucket.
+const WORTH_SHIFT: u32 = u8::BITS + u32::BITS;
+
+/// Number of low bits of a worth that do not fit into a rank.
+const DROPPED_WORTH_BITS: u32 = 8;
+
 /// The second candidate becomes the next victim without another sample if it is worth at most an eighth more than the
-/// first. Difference between the bits of two `f32`.
-const NEAR_TIE: u64 = 1 << 20;
-
-/// Number of bits of a rank below the worth, which hold the time since the last access.
-const ELAPSED_BITS: u32 = 8;
-
-/// Bit of a rank above the worth, which is set for read entries as long as unread ones are to be evicted first.
-const PROTECTED: u64 = 1 << (ELAPSED_BITS + u32::BITS);
+/// first. Difference between two ranks, of the bits of their `f32`.
+const NEAR_TIE: u64 = 1 << (20 - DROPPED_WORTH_BITS + WORTH_SHIFT);
 
 /// Maximum number of observations that are collected before they are added to the shared hit model.
 const MAX_PENDING: usize = 64;
@@ -103,10 +106,9 @@ pub(crate) enum BucketState {
 
 /// The best candidates for eviction, in order: the least worth first, and of equals the oldest.
 struct Candidates {
+    /// From the highest bit: [`PROTECTED`], the worth, the time since the last access, and the bucket. So the order of
+    /// two candidates takes one comparison.
     ranks: [u64; RUNNER_UPS + 2],
-    buckets: [usize; RUNNER_UPS + 2],
-    /// True if an unread entry was compared, so that evicting a read one takes credit.
-    has_unread: bool,
     /// [`PROTECTED`] if read entries are protected, else 0. Determined once per sample, which costs less.
     protected: u64,
 }
@@ -199,8 +201,8 @@ impl Policy {
     }
 
     /// Chooses a victim, but never an `exempt` bucket. Prefers an unreadable entry if the sample has one. `state_of`
-    /// is called only for full buckets; if none `may_have_unreadable`, it may be skipped for the preselected one. A small
-    /// shard that `may_decline` chooses none if there are only read entries, and no credit for one.
+    /// is called only for full buckets; if none `may_have_unreadable`, it may be skipped for the preselected one. If it
+    /// `may_decline`, chooses none if the sample has only read entries, and the shard no credit for one.
     #[inline]
     pub(crate) fn victim<const N: usize>(
         &mut self,
@@ -255,23 +257,23 @@ impl Policy {
             scanned += end - self.cursor;
             self.cursor = if end == self.access_words.len() { 0 } else { end };
         }
-        let has_only_protected = !candidates.has_unread && candidates.protected != 0;
-        if may_decline && self.len < MAX_DECLINING && has_only_protected {
+        let [first_rank, next_rank, ..] = candidates.ranks;
+        if may_decline && self.len < MAX_DECLINING && first_rank >= PROTECTED {
             return None;
         }
-        let [first, next, rest @ ..] = candidates.buckets;
+        let [first, next, rest @ ..] = candidates.ranks.map(Candidates::bucket);
         self.runner_ups = rest;
-        let is_near =
-            candidates.ranks[1] >> ELAPSED_BITS <= (candidates.ranks[0] >> ELAPSED_BITS) + NEAR_TIE;
-        self.preselected = (next != NO_BUCKET && is_near).then(|| Preselected {
-            bucket: next,
-            access_word: *self.access_words[next].get_mut(),
-            takes_credit: candidates.has_unread && self.is_read(next),
-        });
         if first == NO_BUCKET {
             return None;
         }
-        if candidates.has_unread && self.is_read(first) {
+        let takes_credit = candidates.protected == 0;
+        let is_near = next_rank >> WORTH_SHIFT <= (first_rank + NEAR_TIE) >> WORTH_SHIFT;
+        self.preselected = (next != NO_BUCKET && is_near).then(|| Preselected {
+            bucket: next,
+            access_word: *self.access_words[next].get_mut(),
+            takes_credit: takes_credit && self.is_read(next),
+        });
+        if takes_credit && self.is_read(first) {
             self.credit.spend();
         }
         Some(first)
@@ -279,7 +281,7 @@ impl Policy {
 
     /// Returns whether the entry in `bucket`, whose hits have been learnt from, was read.
     fn is_read(&mut self, bucket: usize) -> bool {
-        AccessWord(*self.access_words[bucket].get_mut()).class() > 0
+        AccessWord(*self.access_words[bucket].get_mut()).is_read()
     }
 
     /// Learns from the entries that are resident when the shard is full for the first time. Hits are learnt when an
@@ -310,12 +312,13 @@ impl Policy {
     /// Returns the next full buckets, up to `max_len`, their number, and the bucket at which the scan stopped. Nothing
     /// here branches on whether a bucket is full, which no branch predictor can learn.
     #[inline]
-    fn sample(&mut self, max_len: usize) -> ([u32; SAMPLE + 1], usize, usize) {
-        let mut sample = [0; SAMPLE + 1];
+    fn sample(&mut self, max_len: usize) -> ([u32; 2 * SAMPLE], usize, usize) {
+        let mut sample = [0; 2 * SAMPLE];
         let (mut count, mut end) = (0, self.cursor);
         let scan_end = self.access_words.len().min(self.cursor + MAX_SCAN);
         for access_word in &mut self.access_words[self.cursor..scan_end] {
-            sample[count] = end as u32;
+            // `count` is at most `SAMPLE`. The remainder takes fewer instructions than a check of the index.
+            sample[count % (2 * SAMPLE)] = end as u32;
             count += usize::from(*access_word.get_mut() != 0);
             end += 1;
             if count == max_len {
@@ -344,12 +347,16 @@ impl Policy {
             BucketState::Live => {}
         }
         let access_word = self.current(bucket);
-        let worth = self.hit_model.worth(access_word.class(), access_word.age(self.clock.now()));
-        let younger = u64::from(u8::MAX - access_word.elapsed(self.clock.now()));
-        let is_read = access_word.class() > 0;
-        candidates.has_unread |= !is_read;
-        let protected = if is_read { candidates.protected } else { 0 };
-        candidates.put(protected | u64::from(worth) << ELAPSED_BITS | younger, bucket);
+        let age = access_word.age(self.clock.now());
+        let worth = self.hit_model.worth(access_word.stored_class(), age);
+        let younger = u8::MAX - access_word.elapsed(self.clock.now());
+        let protected = if access_word.is_read() { candidates.protected } else { 0 };
+        candidates.put(
+            protected
+                | u64::from(worth >> DROPPED_WORTH_BITS) << WORTH_SHIFT
+                | u64::from(younger) << u32::BITS
+                | bucket as u64,
+        );
         false
     }
 
@@ -418,34 +425,26 @@ impl Policy {
 
 impl Candidates {
     fn new(protects_read: bool) -> Self {
-        Self {
-            protected: if protects_read { PROTECTED } else { 0 },
-            ranks: [u64::MAX; RUNNER_UPS + 2],
-            buckets: [NO_BUCKET; RUNNER_UPS + 2],
-            has_unread: false,
-        }
+        let protected = if protects_read { PROTECTED } else { 0 };
+        Self { ranks: [u64::MAX; RUNNER_UPS + 2], protected }
     }
 
     fn is_empty(&self) -> bool {
-        self.buckets[0] == NO_BUCKET
+        self.ranks[0] == u64::MAX
     }
 
-    /// Inserts a candidate in order; the last one drops out. Of equals, the first one stays in front.
+    /// Inserts a candidate in order; the last one drops out.
     #[inline]
-    fn put(&mut self, rank: u64, bucket: usize) {
-        let Self { ranks, buckets, .. } = self;
-        if rank >= ranks[RUNNER_UPS + 1] {
-            return;
+    fn put(&mut self, mut rank: u64) {
+        if rank < self.ranks[RUNNER_UPS + 1] {
+            for better in &mut self.ranks {
+                (*better, rank) = ((*better).min(rank), (*better).max(rank));
+            }
         }
-        // From the last to the first and without branches: each candidate behind the new one moves back by one.
-        for at in (0..RUNNER_UPS + 2).rev() {
-            let before = at.saturating_sub(1);
-            let moves = at > 0 && rank < ranks[before];
-            let is_unmoved = rank >= ranks[at];
-            let (new_rank, new_bucket) =
-                if moves { (ranks[before], buckets[before]) } else { (rank, bucket) };
-            ranks[at] = if is_unmoved { ranks[at] } else { new_rank };
-            buckets[at] = if is_unmoved { buckets[at] } else { new_bucket };
-        }
+    }
+
+    /// Returns the bucket of a candidate.
+    fn bucket(rank: u64) -> usize {
+        if rank == u64::MAX { NO_BUCKET } else { rank as u32 as usize }
     }
 }

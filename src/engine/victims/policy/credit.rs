@@ -31,7 +31,7 @@ impl Credit {
         self.0 >= 1.0
     }
 
-    /// Records that a read entry was evicted in place of an unread one.
+    /// Records that a read entry was evicted.
     pub(super) fn spend(&mut self) {
         self.0 -= 1.0;
     }

@@ -524,7 +524,7 @@ fn new_hot_set_displaces_the_old_one() {
             shard.replay(requests.by_ref().take(4_000));
             let hits = shard.replay(requests.take(1_000).filter(|key| *key < 1_000_000));
             assert!(
-                hits >= 90.0,
+                hits >= 85.0,
                 "{hits:.1} % hits: {old} % hot before, {new} % after, one-off keys: {one_off_keys}"
             );
         }
