@@ -8,6 +8,12 @@ pub(crate) mod policy;
 
 use self::policy::{AccessWords, BucketState, Policy};
 
+/// Number of entries, of weight 1 each, below which a shard may decline to evict. A larger shard that has only read
+/// entries loses just one of them: the entry that is then written is unread, and the next to go. To search the other
+/// shards for an unread entry would cost more, up to a sample in each, at every write. If entries have weights, the
+/// unread ones of any shard may weigh too little for the next write, so each of these writes would evict read ones.
+const MAX_DECLINING: usize = 32;
+
 /// The eviction policy and the weights of a shard.
 pub(crate) struct EvictionState {
     policy: Policy,
@@ -96,8 +102,8 @@ impl EvictionState {
     }
 
     /// Chooses an entry to evict, but never an `exempt` bucket or an entry of weight 0. Prefers an unreadable entry, if
-    /// the sample `may_have_unreadable` ones and has one. If it `may_decline`, it chooses none rather than a read entry
-    /// that is protected.
+    /// the sample `may_have_unreadable` ones and has one. A shard that `may_decline` chooses none rather than a read entry
+    /// that is protected, unless it has many entries without weights.
     #[inline]
     pub(crate) fn choose_victim<const N: usize>(
         &mut self,
@@ -107,6 +113,7 @@ impl EvictionState {
         is_unreadable: impl Fn(usize) -> bool,
     ) -> Option<usize> {
         let Self { policy, weights, .. } = self;
+        let may_decline = may_decline && (weights.is_some() || policy.len() < MAX_DECLINING);
         // The search is generic, and long. So it is not instantiated for closures of this function, whose types depend
         // on those of the table, except behind one type for all.
         if may_have_unreadable {

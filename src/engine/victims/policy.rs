@@ -39,11 +39,6 @@ const SAMPLE: usize = 16;
 /// Maximum number of buckets that are scanned once a candidate has been found, for tables with few entries.
 const MAX_SCAN: usize = 8 * SAMPLE;
 
-/// Number of entries below which a shard may decline to evict. A larger shard that has only read entries loses just one
-/// of them: the entry that is then written is unread, and the next to go. To search the other shards for an unread entry
-/// would cost more, up to a sample in each, at every write.
-const MAX_DECLINING: usize = 32;
-
 /// Number of candidates that are compared again the next time. Worth as much as a sample twice as large.
 const RUNNER_UPS: usize = 2;
 
@@ -258,7 +253,7 @@ impl Policy {
             self.cursor = if end == self.access_words.len() { 0 } else { end };
         }
         let [first_rank, next_rank, ..] = candidates.ranks;
-        if may_decline && self.len < MAX_DECLINING && first_rank >= PROTECTED {
+        if may_decline && first_rank >= PROTECTED {
             return None;
         }
         let [first, next, rest @ ..] = candidates.ranks.map(Candidates::bucket);
@@ -366,6 +361,11 @@ impl Policy {
         if let Some(forgotten) = self.ghosts.insert(hash, access_word, len) {
             self.learn(Observation::Loss(forgotten.class(), forgotten.age(self.clock.now())));
         }
+    }
+
+    /// Returns the number of entries at the last insert.
+    pub(crate) fn len(&self) -> usize {
+        self.len
     }
 
     /// Returns whether a missing key was evicted recently: a larger cache would have had it.
