@@ -33,6 +33,10 @@ use crate::engine::{
 /// chooses victims among its own entries only, so smaller shards would leave the eviction policy too few candidates.
 const MIN_ENTRIES_PER_SHARD: usize = 64;
 
+/// Entries per shard, rounded as above, that such a cache gets at least if its builder is given a number of shards. In
+/// shards of one or two entries there is nothing to choose.
+const MIN_ENTRIES_PER_GIVEN_SHARD: usize = 8;
+
 /// Maximum number of shards that a cache bounded by weight gets by default. The number of its entries is unknown and
 /// may be small, and each shard chooses victims among its own entries only.
 const MAX_SHARDS_BY_WEIGHT: usize = 16;
@@ -104,8 +108,8 @@ impl<K, V, S> Builder<K, V, S> {
     /// and those of others only if that does not suffice, so evictions become less accurate.
     ///
     /// The default is four per core, but at least 64. A cache with a small [`max_entries`](Builder::max_entries) has
-    /// fewer shards, so that the bound allows at least 32 entries per shard; it always has at least two shards. A cache
-    /// with [`max_weight`](Builder::max_weight) has at most 16.
+    /// fewer shards, so that the bound allows at least 32 entries per shard, or four if you set the number of shards; it
+    /// always has at least two shards. A cache with [`max_weight`](Builder::max_weight) has at most 16 by default.
     ///
     /// # Panics
     ///
@@ -249,16 +253,22 @@ where
         Cache { freshness_policy, shared }
     }
 
+    fn shard_count(&self) -> usize {
+        let (max, min_entries) = match self.shards {
+            None => (default_shards(), MIN_ENTRIES_PER_SHARD),
+            Some(shards) => (shards, MIN_ENTRIES_PER_GIVEN_SHARD),
+        };
+        match self.bound {
+            // `DashMap` panics with a single shard.
+            Bound::Entries(entries) => (entries / min_entries).next_power_of_two().clamp(2, max),
+            Bound::Weight(..) if self.shards.is_none() => max.min(MAX_SHARDS_BY_WEIGHT),
+            _ => max,
+        }
+    }
+
     /// Creates the state that all handles share, and starts its sweeper.
     fn start_sweeper(self, rng: &mut SmallRng) -> Arc<SharedState<K, V, S>> {
-        let shards = self.shards.unwrap_or_else(|| match self.bound {
-            Bound::None => default_shards(),
-            Bound::Entries(entries) => {
-                (entries / MIN_ENTRIES_PER_SHARD).next_power_of_two().clamp(2, default_shards())
-            }
-            Bound::Weight(..) => default_shards().min(MAX_SHARDS_BY_WEIGHT),
-        });
-        let store = Store::new(shards, self.initial_capacity, self.hasher);
+        let store = Store::new(self.shard_count(), self.initial_capacity, self.hasher);
         let seed = || rng.random();
         let store = match &self.bound {
             Bound::None => store,
