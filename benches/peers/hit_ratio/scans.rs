@@ -154,82 +154,70 @@ pub(crate) fn cells() -> Vec<(Cell, bool)> {
     let mut cells: Vec<Cell> = Vec::new();
     for bound in [100, 1_000, 20_000] {
         let mut random = Random(u64::from(bound));
-        for hot in [5, 10, 20, 30, 50, 70] {
-            for reads in [1, 2, 5, 20] {
-                for times in [1, 2, 5, 20] {
-                    for flags in 0..16 {
-                        let method =
-                            [Method::Set, Method::GetThenSet, Method::SetMany, Method::Load]
-                                [flags / 4];
-                        let scan = Scan {
-                            bound,
-                            hot,
-                            reads,
-                            times,
-                            is_shuffled: flags & 1 == 1,
-                            is_warm: flags & 2 == 2,
-                            method,
-                            variant: Variant::Plain,
-                        };
-                        // A large cache takes long, so it has fewer cells.
-                        if bound < 20_000 || random.unit() < 0.1 {
-                            cells.push(Cell::Scan(scan));
-                        }
-                    }
-                }
-            }
-        }
-        let variants = [
-            Variant::Interleaved,
-            Variant::Weights,
-            Variant::Ttls,
-            Variant::FewShards,
-            Variant::ManyShards,
-        ];
-        for variant in variants {
-            for hot in [10, 40, 60] {
-                for reads in [1, 3, 10] {
-                    for times in [3, 10] {
-                        for flags in 0..4 {
-                            let scan = Scan {
-                                bound,
-                                hot,
-                                reads,
-                                times,
-                                is_shuffled: true,
-                                is_warm: flags & 1 == 1,
-                                method: if flags & 2 == 2 {
-                                    Method::Set
-                                } else {
-                                    Method::GetThenSet
-                                },
-                                variant,
-                            };
-                            if bound < 20_000 || random.unit() < 0.1 {
-                                cells.push(Cell::Scan(scan));
-                            }
-                        }
-                    }
-                }
-            }
-        }
-        for old in [20, 50, 90] {
-            for new in [10, 40, 80] {
-                for reads in [2, 10] {
-                    for order in [Order::Loop, Order::Rounds, Order::Zipf] {
-                        for noise in [0, 1] {
-                            let change = Change { bound, old, new, reads, order, noise };
-                            if bound < 20_000 || random.unit() < 0.3 {
-                                cells.push(Cell::Change(change));
-                            }
-                        }
-                    }
-                }
-            }
-        }
+        // A large cache takes long, so it has fewer cells.
+        let mut share = |share| bound < 20_000 || random.unit() < share;
+        cells.extend(plain_scans(bound).filter(|_| share(0.1)));
+        cells.extend(special_scans(bound).filter(|_| share(0.1)));
+        cells.extend(changes(bound).filter(|_| share(0.3)));
     }
     let mut random = Random(46);
     cells.into_iter().map(|cell| (cell, random.unit() < 2.0 / 3.0)).collect()
+}
+
+fn plain_scans(bound: u32) -> impl Iterator<Item = Cell> {
+    indices([6, 4, 4, 4, 2, 2]).map(move |[hot, reads, times, method, is_warm, is_shuffled]| {
+        Cell::Scan(Scan {
+            bound,
+            hot: [5, 10, 20, 30, 50, 70][hot],
+            reads: [1, 2, 5, 20][reads],
+            times: [1, 2, 5, 20][times],
+            is_shuffled: is_shuffled == 1,
+            is_warm: is_warm == 1,
+            method: [Method::Set, Method::GetThenSet, Method::SetMany, Method::Load][method],
+            variant: Variant::Plain,
+        })
+    })
+}
+
+fn special_scans(bound: u32) -> impl Iterator<Item = Cell> {
+    use Variant::{FewShards, Interleaved, ManyShards, Ttls, Weights};
+    indices([5, 3, 3, 2, 2, 2]).map(move |[variant, hot, reads, times, method, is_warm]| {
+        Cell::Scan(Scan {
+            bound,
+            hot: [10, 40, 60][hot],
+            reads: [1, 3, 10][reads],
+            times: [3, 10][times],
+            is_shuffled: true,
+            is_warm: is_warm == 1,
+            method: [Method::GetThenSet, Method::Set][method],
+            variant: [Interleaved, Weights, Ttls, FewShards, ManyShards][variant],
+        })
+    })
+}
+
+fn changes(bound: u32) -> impl Iterator<Item = Cell> {
+    indices([3, 3, 2, 3, 2]).map(move |[old, new, reads, order, noise]| {
+        Cell::Change(Change {
+            bound,
+            old: [20, 50, 90][old],
+            new: [10, 40, 80][new],
+            reads: [2, 10][reads],
+            order: [Order::Loop, Order::Rounds, Order::Zipf][order],
+            noise: noise as u32,
+        })
+    })
+}
+
+/// Returns all combinations of indices into arrays of these lengths.
+fn indices<const N: usize>(lengths: [usize; N]) -> impl Iterator<Item = [usize; N]> {
+    (0..lengths.iter().product()).map(move |mut number| {
+        let mut indices = [0; N];
+        for (index, len) in indices.iter_mut().zip(lengths).rev() {
+            *index = number % len;
+            number /= len;
+        }
+        indices
+    })
 }
 
 /// Returns the share of the hot set that is kept, or of the requests for the new one that are hits, in percent.
