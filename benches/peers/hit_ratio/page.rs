@@ -33,12 +33,13 @@ const HEAD: &str = "# Hit ratios\n\n\
     counts as a miss, and stays until it is written again or evicted. The optimum is Belady's.\n\n";
 
 const LOSSES: &str = "## Cells with fewer hits than a peer\n\n\
-    More than half a point below moka or quick_cache. Likely reasons, from reading the model: in \"long scans\", half \
-    of the keys of a scan come again in the next one, and the model learns that keys without a hit may return: a scan \
-    takes the places of some keys that are requested more often. In loops and pools, entries are compared by their \
-    expected hit rate in a sample of the table, which keeps a random part of a loop, a little less than a fixed part. \
-    With 70 entries (sprite, 1 %), too few hits are observed to learn the intervals of this trace before they \
-    change.\n\n";
+    More than half a point below moka or quick_cache. In simulations of the policy, their number hardly changes if a \
+    victim is chosen among all entries instead of a sample, or if new keys may be refused; see \
+    [eviction](decisions/eviction.md). Likely reasons, from reading the model: in \"long scans\", half of the keys of a \
+    scan come again in the next one, and the model learns that keys without a hit may return: a scan takes the places \
+    of some keys that are requested more often. In loops and pools, entries are compared by their expected hit rate, \
+    which keeps a random part of a loop, a little less than a fixed part. With 70 entries (sprite, 1 %), too few hits \
+    are observed to learn the intervals of this trace before they change.\n\n";
 
 const SCANS: &str = "## Scans\n\n\
     The share of a hot set that is still resident after a scan: the mean, and in brackets the least, in percent. A cache \
