@@ -298,7 +298,7 @@ all() {
         file=${file#tests/} file=${file%/main.rs} file=${file%.rs}
         [ "$file" = examples ] || targets+=(--test "$file")
     done
-    cargo test "${everything[@]}" "${targets[@]}"
+    cargo test "${everything[@]}" --no-fail-fast "${targets[@]}"
     on_valkey
     canonical_keys
     run_examples

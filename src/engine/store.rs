@@ -23,11 +23,11 @@
 //!    a shard.
 
 mod batch;
-mod bounded;
 mod change;
 mod clear;
 #[cfg(feature = "serde")]
 mod copy;
+mod evicting;
 mod lifetime;
 mod raw_entry;
 mod read;

@@ -14,6 +14,9 @@ mod patience;
 mod promtool;
 #[path = "../common/redis.rs"]
 mod servers;
+#[cfg(unix)]
+#[path = "../common/skipped.rs"]
+mod skipped;
 
 mod dirq;
 mod graceful_shutdown;

@@ -3,7 +3,10 @@
 use std::{
     ffi::OsStr,
     fs,
-    os::unix::{ffi::OsStrExt, fs::symlink},
+    os::unix::{
+        ffi::OsStrExt,
+        fs::{PermissionsExt, symlink},
+    },
     process::{Command, Stdio},
     time::{Duration, Instant},
 };
@@ -21,6 +24,7 @@ use crate::{
     example::{Service, example},
     http::Client,
     patience::patience,
+    skipped::skipped,
 };
 
 #[tokio::test]
@@ -152,6 +156,39 @@ async fn planted_links_and_files_receive_no_session() {
     assert_eq!(fs::read(&precious).unwrap(), snapshot);
     assert!(fs::symlink_metadata(&file).unwrap().is_file());
     assert_ne!(fs::read(&file).unwrap(), snapshot);
+}
+
+/// Another user plants files that it may read and write, under the names that an earlier version opened, and then tries
+/// to read what the service has written.
+#[tokio::test]
+async fn another_user_of_the_machine_receives_no_session() {
+    let is_root = Command::new("id").arg("-u").output().is_ok_and(|id| id.stdout == b"0\n");
+    if !is_root {
+        return skipped("an attack by another user on the service's snapshot: it needs root");
+    }
+    let dir = scratch();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o1777)).unwrap();
+    let as_another_user = |script: &str| {
+        let status = Command::new("setpriv")
+            .args(["--reuid", "65534", "--regid", "65534", "--clear-groups", "sh", "-c", script])
+            .current_dir(dir.path())
+            .status()
+            .expect("setpriv runs");
+        status.success()
+    };
+    assert!(as_another_user("umask 0; : > sessions.new; : > .1.probe; chmod 666 sessions.new"));
+    let file = dir.path().join("sessions");
+    let mut service = Service::start_with(&["--snapshot", file.to_str().unwrap()]);
+    let client = Client::new();
+    client.request(Method::PUT, format!("{}/sessions/ada", service.url)).send().await;
+    assert!(!as_another_user("cat sessions"), "readable while the service runs");
+    service.signal("TERM");
+    assert_eq!(service.wait(patience()).code(), Some(0));
+    assert!(!as_another_user("cat sessions"));
+    assert!(!as_another_user("echo forged > sessions"));
+    assert!(!as_another_user("rm -f sessions && ! test -e sessions"));
+    assert_eq!(fs::read(dir.path().join("sessions.new")).unwrap(), b"");
+    assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
 }
 
 #[tokio::test]
