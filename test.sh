@@ -306,6 +306,7 @@ all() {
     step "examples and links of the documentation"
     cargo test "${everything[@]}" --doc
     cargo doc --locked -p fleeting --all-features --no-deps
+    scripts/release.sh --check
     finish fuzzing
     finish builds
     skip "./test.sh semver: needs the last release"

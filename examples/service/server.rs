@@ -48,8 +48,10 @@ const STALLED: Duration = Duration::from_secs(60);
 /// Time that requests in progress get to finish after the stop.
 const GRACE: Duration = Duration::from_secs(3);
 
-/// Pause after an accept that failed, for instance because the process has no descriptor left.
+/// Pause after an accept that failed, for instance because the process has no descriptor left and no connection to close.
 const PAUSE: Duration = Duration::from_millis(50);
+
+const BETWEEN_WARNINGS: Duration = Duration::from_secs(60);
 
 /// Bounds on open connections.
 pub(super) struct Limits {
@@ -73,6 +75,7 @@ pub(super) async fn serve(
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEAD);
     let mut stop = pin!(stop);
+    let mut warned: Option<Instant> = None;
     loop {
         let accepted = tokio::select! {
             () = &mut stop => break,
@@ -82,9 +85,13 @@ pub(super) async fn serve(
         let (stream, peer) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
-                tracing::warn!(%error, "accepting a connection failed");
-                open.close_one(|_| true);
-                sleep(PAUSE).await;
+                // Attackers can cause it as often as they like.
+                if warned.is_none_or(|at| at.elapsed() > BETWEEN_WARNINGS) {
+                    tracing::warn!(%error, "accepting a connection failed");
+                    warned = Some(Instant::now());
+                }
+                // Its descriptor is free as soon as its task has been dropped.
+                sleep(if open.close_one(|_| true) { Duration::ZERO } else { PAUSE }).await;
                 continue;
             }
         };
