@@ -74,6 +74,8 @@ pub(super) async fn serve(
     let (mut tasks, graceful) = (JoinSet::new(), GracefulShutdown::new());
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEAD);
+    // The same prefix of IPv6 addresses is one client as for the rate limits.
+    let (direct, no_headers) = (TrustedProxies::none(), HeaderMap::new());
     let mut stop = pin!(stop);
     let mut warned: Option<Instant> = None;
     loop {
@@ -96,8 +98,7 @@ pub(super) async fn serve(
             }
         };
         let ip = peer.ip().to_canonical();
-        // The same prefix of IPv6 addresses is one client as for the rate limits.
-        let client = TrustedProxies::none().client_ip(ip, &HeaderMap::new());
+        let client = direct.client_ip(ip, &no_headers);
         let is_client = |other: &Connection| other.client == client;
         let is_proxy = limits.proxies.iter().any(|network| network.contains(&ip));
         let at_client_limit = !is_proxy && open.count(is_client) >= limits.per_client;

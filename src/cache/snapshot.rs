@@ -21,7 +21,7 @@ use tokio::{
 
 pub use self::error::SnapshotError;
 use self::{
-    file::{NewFile, naming},
+    file::NewFile,
     read::{RestoreGuard, StoredEntry, read},
     write::write,
 };
@@ -165,15 +165,13 @@ where
         V: Serialize,
     {
         let path = path.as_ref();
-        let failed = |error: io::Error| SnapshotError::Write(naming(path, &error));
-        let mut new = NewFile::create(path).await.map_err(failed)?;
-        let written = self.snapshot_compressed(&mut new.file).await;
-        let count = written.map_err(|error| match error {
-            SnapshotError::Write(error) => failed(error),
-            other => other,
-        })?;
-        new.replace(path).await.map_err(failed)?;
-        Ok(count)
+        let written = async {
+            let mut new = NewFile::create(path).await.map_err(SnapshotError::Write)?;
+            let count = self.snapshot_compressed(&mut new.file).await?;
+            new.replace(path).await.map_err(SnapshotError::Write)?;
+            Ok(count)
+        };
+        written.await.map_err(|error: SnapshotError| error.of_file(path))
     }
 
     /// Inserts all entries of a [`snapshot`](Cache::snapshot), or none of them, and returns how many were inserted.
@@ -258,15 +256,11 @@ where
         V: DeserializeOwned,
     {
         let path = path.as_ref();
-        let failed = |error: io::Error| SnapshotError::Read(naming(path, &error));
-        let file = match File::open(path).await {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
-            Err(error) => return Err(failed(error)),
+        let restored = match File::open(path).await {
+            Ok(file) => self.restore(file).await,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(0),
+            Err(error) => Err(SnapshotError::Read(error)),
         };
-        self.restore(file).await.map_err(|error| match error {
-            SnapshotError::Read(error) => failed(error),
-            other => other,
-        })
+        restored.map_err(|error| error.of_file(path))
     }
 }

@@ -1,6 +1,6 @@
 //! Errors of snapshots.
 
-use std::{error, io};
+use std::{error, io, path::Path};
 
 /// Error of [`Cache::snapshot`](crate::Cache::snapshot) or [`Cache::restore`](crate::Cache::restore).
 #[derive(Debug, thiserror::Error)]
@@ -35,4 +35,17 @@ pub enum SnapshotError {
          restore into the cache type it was written from"
     )]
     Decode(#[source] Box<dyn error::Error + Send + Sync>),
+}
+
+impl SnapshotError {
+    /// Returns the error with the name of the file in the message of its source, if the file system failed.
+    pub(super) fn of_file(self, path: &Path) -> Self {
+        let named =
+            |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
+        match self {
+            Self::Write(error) => Self::Write(named(error)),
+            Self::Read(error) => Self::Read(named(error)),
+            other => other,
+        }
+    }
 }

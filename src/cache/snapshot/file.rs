@@ -78,8 +78,3 @@ async fn sync_directory(path: &Path) -> io::Result<()> {
         None => Ok(()),
     }
 }
-
-/// Returns the error with the name of the file.
-pub(super) fn naming(path: &Path, error: &io::Error) -> io::Error {
-    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
-}
