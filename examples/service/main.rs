@@ -30,7 +30,9 @@
 //! Sessions take at most `--max-bytes` of memory, about; above it, the least useful ones are evicted. Of connections,
 //! `--max-connections` may be open in all, and `--connections-per-client` of one client address, unless it is a trusted
 //! proxy; at a bound, a new one replaces the one that has been idle for longest. The head of a request must arrive within
-//! 10 s, which also ends idle connections, and the request must be answered within 30 s. Use a proxy for TLS.
+//! 10 s, which also ends idle connections, and the request must be answered within 30 s. Use a proxy for TLS, and let it
+//! end its idle connections sooner (nginx: `keepalive_timeout 5s` in `upstream`), or it may send a request on a connection
+//! that the service is about to close.
 //!
 //! With `--spool DIR`, each expired session is added to the directory queue `DIR`. Any program can process it, such as
 //! `examples/spool_worker.py DIR`.

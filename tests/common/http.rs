@@ -3,7 +3,7 @@
 // Each test binary compiles this module again and uses only a part of it.
 #![allow(dead_code)]
 
-use std::fmt::Debug;
+use std::{fmt::Debug, time::Duration};
 
 use axum::{
     body::{Body, Bytes},
@@ -26,7 +26,10 @@ pub(crate) struct Client {
 
 impl Client {
     pub(crate) fn new() -> Self {
-        Self { inner: legacy::Client::builder(TokioExecutor::new()).build_http() }
+        let mut builder = legacy::Client::builder(TokioExecutor::new());
+        // The example service ends a connection that is idle for 10 s, and a request may just then be on its way.
+        builder.pool_idle_timeout(Duration::from_secs(3));
+        Self { inner: builder.build_http() }
     }
 
     /// Creates a client that makes a new connection for each request.
