@@ -25,13 +25,13 @@ mod snapshot;
 mod stats;
 mod streams;
 mod sweeping;
+mod sync_cache;
 mod tags;
 mod weak;
 
 use std::{
     future::poll_fn,
     hash::{BuildHasher, Hash},
-    sync::Arc,
     task::{Poll, ready},
     time::Duration,
 };
@@ -47,6 +47,7 @@ pub use self::{
     iter::{Iter, Keys, Values},
     load::{Freshness, Tagged, TimeToLive},
     stats::Stats,
+    sync_cache::SyncCache,
     weak::WeakCache,
 };
 #[cfg(feature = "redis")]
@@ -55,7 +56,7 @@ pub(crate) use self::{
     load::REFRESH_TIMEOUT,
     reentrancy::ReentrancyScope,
 };
-use crate::engine::{coop, event::Cause, hasher::DefaultHasher, state::SharedState};
+use crate::engine::{coop, event::Cause, hasher::DefaultHasher};
 
 /// Concurrent in-memory cache with a TTL per entry, prompt expiration and streams of expiry events.
 ///
@@ -118,10 +119,9 @@ use crate::engine::{coop, event::Cause, hasher::DefaultHasher, state::SharedStat
 /// otherwise on that of the caller. They need a timer (`enable_time`). Without one they have no time limit, and each
 /// calls the panic hook, since Tokio offers no other way to learn of it; with `panic = "abort"` the process ends.
 ///
-/// A `static` cache therefore belongs to the runtime of the task that used it first. Under `#[tokio::test]` that
-/// runtime ends with its test: in later tests nothing is swept and no callback is called. If that test had paused its
-/// clock, the clock stands still and no entry ever expires. The [guide](crate::guide::handles#a-static-cache) shows the
-/// alternatives.
+/// A `static` cache therefore belongs to the runtime of the task that used it first. Build it with
+/// [`background_thread`](Builder::background_thread) instead: its tasks then run on a thread of this crate, and it
+/// outlives every runtime. In code that is not async, call the methods of [`sync()`](Cache::sync).
 ///
 /// # Lifetime
 ///
@@ -144,9 +144,8 @@ use crate::engine::{coop, event::Cause, hasher::DefaultHasher, state::SharedStat
 /// # }
 /// ```
 pub struct Cache<K, V, S = DefaultHasher> {
-    /// Its strong count is the number of handles. That of `shared` is not, because the sweeper holds it while it works.
-    freshness_policy: Arc<FreshnessPolicy<K>>,
-    shared: Arc<SharedState<K, V, S>>,
+    /// Holds the state and does the work. Methods of `Cache` call it, and yield to other tasks.
+    inner: SyncCache<K, V, S>,
 }
 
 impl<K, V> Cache<K, V>
@@ -163,7 +162,8 @@ where
     ///
     /// # Panics
     ///
-    /// Panics outside of a Tokio runtime and on one without a time driver, as [`Builder::build`] does.
+    /// Panics outside of a Tokio runtime and on one without a time driver, as [`Builder::build`] does. With
+    /// [`background_thread`](Builder::background_thread) you can build a cache anywhere.
     ///
     /// # Examples
     ///
@@ -243,22 +243,7 @@ where
     {
         poll_fn(move |cx| {
             ready!(coop::poll_proceed(cx));
-            let (store, clock) = (&self.shared.store, &self.shared.clock);
-            // Without a slow clone, no duration is tracked, so the clock itself suffices.
-            let value = if !Self::MAY_CLONE_LONG {
-                store.get(key, clock)
-            } else {
-                let call = self.call();
-                let value = store.get(key, &call);
-                coop::charge(&call);
-                value
-            };
-            // Only a miss may have expired its entry and written to the journal. A hit skips the flush and its read of
-            // shared memory.
-            if value.is_none() {
-                self.shared.publisher.flush();
-            }
-            Poll::Ready(value)
+            Poll::Ready(self.inner.get_now(key))
         })
     }
 
@@ -272,13 +257,9 @@ where
     #[inline]
     pub async fn set(&self, key: K, value: V) -> Option<V> {
         coop::proceed().await;
-        let replaced = {
-            let call = self.call();
-            let deadline = self.deadline_for(None, &call);
-            self.put(key, value, &call, |_| deadline)
-        };
-        if self.has_deferred_evictions() {
-            return self.finish_evictions(replaced).await;
+        let replaced = self.inner.set_now(key, value, None);
+        if self.inner.has_deferred_evictions() {
+            return self.inner.finish_evictions(replaced).await;
         }
         replaced
     }
@@ -316,13 +297,9 @@ where
     ) -> impl Future<Output = Option<V>> + Send {
         async move {
             coop::proceed().await;
-            let replaced = {
-                let call = self.call();
-                let deadline = self.deadline_for(Some(ttl), &call);
-                self.put(key, value, &call, |_| deadline)
-            };
-            if self.has_deferred_evictions() {
-                return self.finish_evictions(replaced).await;
+            let replaced = self.inner.set_now(key, value, Some(ttl));
+            if self.inner.has_deferred_evictions() {
+                return self.inner.finish_evictions(replaced).await;
             }
             replaced
         }
@@ -349,21 +326,8 @@ where
     #[doc(alias = "SETNX")]
     pub async fn set_nx(&self, key: K, value: V, ttl: Option<Duration>) -> bool {
         coop::proceed().await;
-        let set = {
-            let call = self.call();
-            let deadline = self.deadline_for(ttl, &call);
-            let _flush = self.shared.publisher.flush_on_panic();
-            let failure = self.failure_hash(&key);
-            let set = self.shared.store.set_nx(key, value, &call, deadline);
-            // If the key had a value, nothing was written, and the failure of the last load still counts.
-            self.discard_failure(failure.filter(|_| set));
-            self.finish_call(&call);
-            set
-        };
-        if self.has_deferred_evictions() {
-            return self.finish_evictions(set).await;
-        }
-        set
+        let set = self.inner.set_nx_now(key, value, ttl);
+        self.inner.finish(set).await
     }
 
     /// Sets the value of `key` without changing its TTL, and returns the live value it replaced (Redis: `SET KEEPTTL`).
@@ -372,15 +336,8 @@ where
     #[doc(alias = "KEEPTTL")]
     pub async fn set_keep_ttl(&self, key: K, value: V) -> Option<V> {
         coop::proceed().await;
-        let replaced = {
-            let call = self.call();
-            let default_deadline = self.deadline_for(None, &call);
-            self.put(key, value, &call, |current| current.unwrap_or(default_deadline))
-        };
-        if self.has_deferred_evictions() {
-            return self.finish_evictions(replaced).await;
-        }
-        replaced
+        let replaced = self.inner.set_keep_ttl_now(key, value);
+        self.inner.finish(replaced).await
     }
 
     /// Removes `key` and returns its live value, or `None` if there was none (Redis: `DEL`).
@@ -393,7 +350,7 @@ where
         Q: Hash + Equivalent<K> + ?Sized,
     {
         coop::proceed().await;
-        self.remove_as(key, Cause::Removed)
+        self.inner.remove_as(key, Cause::Removed)
     }
 
     /// Returns whether `key` has a live value (Redis: `EXISTS`).
@@ -406,14 +363,12 @@ where
         Q: Hash + Equivalent<K> + ?Sized,
     {
         coop::proceed().await;
-        let deadline = self.shared.store.deadline(key, &self.shared.clock);
-        self.shared.publisher.flush();
-        deadline.is_some()
+        self.inner.contains_key(key)
     }
 }
 
 impl<K, V, S> Clone for Cache<K, V, S> {
     fn clone(&self) -> Self {
-        Self { freshness_policy: self.freshness_policy.clone(), shared: self.shared.clone() }
+        Self { inner: self.inner.clone() }
     }
 }

@@ -1,6 +1,8 @@
 //! The layer below all public types: clock, store, sweeper, event streams, metrics. Nothing in here depends on `cache`,
 //! `rate_limit` or any other module above it.
 
+pub(crate) mod background;
+pub(crate) mod block_on;
 pub(crate) mod bound;
 pub(crate) mod clock;
 pub(crate) mod coop;

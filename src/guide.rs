@@ -9,7 +9,8 @@
 //! | [`crossings`] | methods called during a load, or for a key with an error, a stale value or a tag: which of the two wins |
 //! | [`many_keys`] | batches, keys of several parts, read-modify-write, tags, waiting for a key |
 //! | [`bounds`] | limiting a cache by entries or by weight, and how it evicts |
-//! | [`handles`] | lifetime of a cache, weak handles, `static` caches and their runtime |
+//! | [`handles`] | lifetime of a cache, weak handles, runtimes |
+//! | [`not_async`] | libraries, `static` caches, functions that are not async, programs without a runtime |
 //! | [`snapshots`] | saving a cache to a file and restoring it (feature `serde`) |
 //!
 //! # Rate limits, sets and deadlines
@@ -81,6 +82,12 @@ pub mod streams {}
 
 #[doc = include_str!("guide/handles.md")]
 pub mod handles {}
+
+#[doc = include_str!("guide/not_async.md")]
+#[doc(alias = "sync")]
+#[doc(alias = "block_on")]
+#[doc(alias = "blocking")]
+pub mod not_async {}
 
 #[doc = include_str!("guide/loaders.md")]
 pub mod loaders {}

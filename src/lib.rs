@@ -56,6 +56,7 @@
 //! | How do I bound a cache? | with [`Builder::max_entries`] or [`Builder::max_weight`]. A bound is hard: see [bounds and eviction](guide::bounds) |
 //! | How do I load a value only once? | with [`Cache::get_or_set`]: one load runs per key. See [loaders](guide::loaders) |
 //! | How am I notified of expirations? | by [`Cache::events`] or [`Cache::on_expired`]: see [event streams](guide::streams) |
+//! | How do I use it without async, or without a runtime? | with [`Cache::sync`] and [`Builder::background_thread`]: see [code that is not async](guide::not_async) |
 //! | How many nanoseconds does a `get` take? | For one task, in nanoseconds: 61 with 10,000 entries and 561 with a million, at random keys. A bare `DashMap` takes 34 and 369. See [all costs](guide::measured::peers) |
 //! | How much memory does an entry take? | 104 to 142 bytes with a 20-byte `String` key and an `Arc<u64>`, both included. For other types, add the sizes of the key, the value and their heap memory to [these parts](guide::bounds#bound-by-weight); a bound adds about 8 to 10 bytes, `time_to_idle` 8, and tags about 30. See [bytes per entry](guide::measured::bytes) |
 //! | How do I limit each user? | see [rate limits per user](guide::rate_limits#per-user) |
@@ -95,8 +96,8 @@
 //! - [rate limits per user](guide::rate_limits#per-user) and [address](guide::rate_limits#behind-authentication),
 //!   [rate limits for gRPC](guide::rate_limits#grpc-with-tonic)
 //! - [feature flags of your application](guide::recipes#flags-of-a-service),
-//!   [a static cache, also in tests](guide::handles#a-static-cache),
-//!   [calls from synchronous code](guide::recipes#from-code-that-is-not-async),
+//!   [a static cache, also in tests](guide::not_async#a-static-cache),
+//!   [calls from synchronous code](guide::not_async),
 //!   [values that are too large to clone](guide::recipes#values-too-large-to-clone)
 //!
 //! Migration guides for users of
@@ -135,8 +136,9 @@
 //!
 //! # Requirements
 //!
-//! Rust 1.88 and Tokio 1.47, or newer. A cache must be built within a Tokio runtime. Its time driver must be enabled,
-//! unless the cache uses [`Sweep::manual`].
+//! Rust 1.88 and Tokio 1.47, or newer. You build a cache within a Tokio runtime, or anywhere with
+//! [`Builder::background_thread`]. The time driver of that runtime must be enabled, unless the cache uses
+//! [`Sweep::manual`].
 //!
 #![cfg_attr(
     feature = "axum",
@@ -211,7 +213,8 @@ pub use self::axum::{
 #[cfg_attr(docsrs, doc(cfg(feature = "serde")))]
 pub use cache::SnapshotError;
 pub use cache::{
-    Builder, Cache, Freshness, Iter, Keys, Op, Stats, Tagged, TimeToLive, Values, WeakCache,
+    Builder, Cache, Freshness, Iter, Keys, Op, Stats, SyncCache, Tagged, TimeToLive, Values,
+    WeakCache,
 };
 #[cfg(feature = "dashboard")]
 #[cfg_attr(docsrs, doc(cfg(feature = "dashboard")))]
@@ -230,7 +233,7 @@ pub use engine::{
 pub use equivalent::Equivalent;
 pub use rate_limit::{
     InvalidLimit, Limit, Limited, LimiterStats, Permit, RateLimiter, RateLimiterBuilder, Standing,
-    State, Window,
+    State, SyncRateLimiter, Window,
 };
 pub use sets::{
     ExpiringSet, ExpiringSetBuilder, ExpiringSets, InsertIf, NotANumber, Score, SortedSet,

@@ -37,6 +37,7 @@ mod set_limits;
 mod settle;
 mod standing;
 mod stats;
+mod sync_rate_limiter;
 #[cfg(feature = "dashboard")]
 pub(crate) mod top_denied;
 mod totals;
@@ -50,6 +51,7 @@ use std::{
     future::poll_fn,
     hash::{BuildHasher, Hash},
     sync::Arc,
+    task::{Poll, ready},
 };
 
 use equivalent::Equivalent;
@@ -66,6 +68,7 @@ pub use self::{
     permit::Permit,
     standing::{Standing, State},
     stats::LimiterStats,
+    sync_rate_limiter::SyncRateLimiter,
 };
 #[cfg(feature = "redis")]
 pub(crate) use self::{
@@ -133,7 +136,9 @@ use crate::engine::{coop, hasher::DefaultHasher, to_key::ToKey};
 /// ```
 #[doc(alias = "governor")]
 #[doc(alias = "DefaultKeyedRateLimiter")]
-pub struct RateLimiter<K, S = DefaultHasher>(ByWindow<K, S>);
+pub struct RateLimiter<K, S = DefaultHasher> {
+    inner: SyncRateLimiter<K, S>,
+}
 
 /// Limiter of each window algorithm.
 enum ByWindow<K, S> {
@@ -192,7 +197,10 @@ where
     where
         Q: ToKey<K> + ?Sized,
     {
-        poll_fn(move |cx| dispatch!(&self.0, limiter => limiter.poll_check(cx, key, cost)))
+        poll_fn(move |cx| {
+            ready!(coop::poll_proceed(cx));
+            Poll::Ready(dispatch!(&self.inner.0, limiter => limiter.check_n(key, cost)))
+        })
     }
 
     /// Charges one unit to `key` by `limits` instead of the limiter's own, for plans and tiers.
@@ -250,7 +258,7 @@ where
         Q: ToKey<K> + ?Sized,
     {
         coop::proceed().await;
-        dispatch!(&self.0, limiter => {
+        dispatch!(&self.inner.0, limiter => {
             limiter.decide(key, Some(limits), cost, Caller::Final, None)
         })
     }
@@ -279,7 +287,7 @@ where
         Q: Hash + Equivalent<K> + ?Sized,
     {
         coop::proceed().await;
-        dispatch!(&self.0, limiter => limiter.peek(key, None))
+        dispatch!(&self.inner.0, limiter => limiter.peek(key, None))
     }
 
     /// Returns the remaining quota of `key` by `limits`, as for [`check_with`](RateLimiter::check_with). Charges
@@ -289,7 +297,7 @@ where
         Q: Hash + Equivalent<K> + ?Sized,
     {
         coop::proceed().await;
-        dispatch!(&self.0, limiter => limiter.peek(key, Some(limits)))
+        dispatch!(&self.inner.0, limiter => limiter.peek(key, Some(limits)))
     }
 
     /// Removes the usage of `key`; returns `true` if there was any record of it.
@@ -315,22 +323,18 @@ where
         Q: Hash + Equivalent<K> + ?Sized,
     {
         coop::proceed().await;
-        dispatch!(&self.0, limiter => limiter.reset(key))
+        dispatch!(&self.inner.0, limiter => limiter.reset(key))
     }
 }
 
 impl<K, S> Clone for RateLimiter<K, S> {
     fn clone(&self) -> Self {
-        Self(match &self.0 {
-            ByWindow::Log(limiter) => ByWindow::Log(limiter.clone()),
-            ByWindow::Buckets(limiter) => ByWindow::Buckets(limiter.clone()),
-            ByWindow::Gcra(limiter) => ByWindow::Gcra(limiter.clone()),
-        })
+        Self { inner: self.inner.clone() }
     }
 }
 
 impl<K, S> fmt::Debug for RateLimiter<K, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        dispatch!(&self.0, limiter => limiter.fmt(f))
+        self.inner.fmt(f)
     }
 }

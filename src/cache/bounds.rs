@@ -5,10 +5,10 @@ use std::{
     hash::{BuildHasher, Hash},
 };
 
-use tokio::task::{consume_budget, yield_now};
+use tokio::task::consume_budget;
 
-use super::Cache;
-use crate::engine::store::Weigher;
+use super::{Cache, SyncCache};
+use crate::engine::{coop::yield_now, store::Weigher};
 
 /// Maximum of entries or of weight, as configured in the builder.
 pub(super) enum Bound<K, V> {
@@ -39,7 +39,7 @@ where
     /// Without a weigher each entry weighs 1. Costs O(1) in a bounded cache, else O(shards).
     #[doc(alias = "weighted_size")]
     pub fn weight(&self) -> u64 {
-        self.shared.store.weight()
+        self.inner.weight()
     }
 
     /// Changes the maximum number of entries of a running cache.
@@ -71,11 +71,11 @@ where
     pub async fn set_max_entries(&self, entries: usize) {
         assert!(entries > 0, "max_entries must be at least 1, got {entries}");
         assert!(
-            self.shared.store.has_weigher() == Some(false),
+            self.inner.shared.store.has_weigher() == Some(false),
             "set_max_entries({entries}): {:?} was built without max_entries",
-            self.shared.name()
+            self.inner.name()
         );
-        self.set_limit(entries as u64).await;
+        self.inner.set_limit(entries as u64).await;
     }
 
     /// Changes the maximum weight of a running cache; otherwise the same as
@@ -91,18 +91,39 @@ where
     pub async fn set_max_weight(&self, weight: u64) {
         assert!(weight > 0, "max_weight must be at least 1, got {weight}");
         assert!(
-            self.shared.store.has_weigher() == Some(true),
+            self.inner.shared.store.has_weigher() == Some(true),
             "set_max_weight({weight}): {:?} was built without max_weight",
-            self.shared.name()
+            self.inner.name()
         );
-        self.set_limit(weight).await;
+        self.inner.set_limit(weight).await;
+    }
+}
+
+impl<K, V, S> SyncCache<K, V, S>
+where
+    K: Hash + Eq + Clone + Send + Sync + 'static,
+    V: Clone + Send + Sync + 'static,
+    S: BuildHasher + Clone + Send + Sync + 'static,
+{
+    /// Returns the total weight of the resident entries, as [`Cache::weight`] does.
+    pub fn weight(&self) -> u64 {
+        self.shared.store.weight()
     }
 
     /// Returns whether a write left evictions to be done in parts. If so, every method that writes returns by
-    /// [`finish_evictions`](Cache::finish_evictions).
+    /// [`finish_evictions`](SyncCache::finish_evictions).
     #[inline]
     pub(super) fn has_deferred_evictions(&self) -> bool {
         self.shared.store.has_deferred_evictions()
+    }
+
+    /// Returns the result of a write, after the deferred evictions.
+    #[inline]
+    pub(super) async fn finish<R>(&self, result: R) -> R {
+        if self.has_deferred_evictions() {
+            return self.finish_evictions(result).await;
+        }
+        result
     }
 
     /// Evicts the deferred weight, and yields the worker between two parts. Then returns the result of a write.
@@ -113,13 +134,28 @@ where
         loop {
             // First, because the write has evicted a part.
             yield_now().await;
-            let has_more = self.shared.store.evict_deferred(&self.shared.clock);
-            self.shared.publisher.flush();
-            if !has_more {
+            if !self.evict_part() {
                 break;
             }
         }
         result
+    }
+
+    /// Evicts the deferred weight after a write that is not async, and returns the result of that write.
+    #[inline]
+    pub(super) fn evict_deferred<R>(&self, result: R) -> R {
+        if self.has_deferred_evictions() {
+            while self.evict_part() {}
+        }
+        result
+    }
+
+    /// Evicts a part of the deferred weight, and returns whether there is more.
+    #[cold]
+    fn evict_part(&self) -> bool {
+        let has_more = self.shared.store.evict_deferred(&self.shared.clock);
+        self.shared.publisher.flush();
+        has_more
     }
 
     async fn set_limit(&self, limit: u64) {

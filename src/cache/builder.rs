@@ -13,7 +13,7 @@ use std::{
 use rand::{RngExt, SeedableRng, rngs::SmallRng};
 
 use super::{
-    Cache,
+    Cache, SyncCache,
     bounds::Bound,
     freshness_policy::{FreshnessPolicy, RefreshErrorHook, Settings},
 };
@@ -55,6 +55,7 @@ pub struct Builder<K, V, S = DefaultHasher> {
     event_capacity: usize,
     causes: u8,
     name: String,
+    in_background: bool,
     bound: Bound<K, V>,
     refresh_error_hook: Option<RefreshErrorHook<K>>,
     #[cfg(feature = "dashboard")]
@@ -72,6 +73,7 @@ impl<K, V> Builder<K, V> {
             event_capacity: 1_024,
             causes: Cause::Expired.bit() | Cause::Evicted.bit(),
             name: "cache".to_owned(),
+            in_background: false,
             bound: Bound::None,
             refresh_error_hook: None,
             #[cfg(feature = "dashboard")]
@@ -153,6 +155,7 @@ impl<K, V, S> Builder<K, V, S> {
             event_capacity: self.event_capacity,
             causes: self.causes,
             name: self.name,
+            in_background: self.in_background,
             bound: self.bound,
             refresh_error_hook: self.refresh_error_hook,
             #[cfg(feature = "dashboard")]
@@ -191,6 +194,42 @@ impl<K, V, S> Builder<K, V, S> {
         self
     }
 
+    /// Runs the sweeper, the background refreshes and the callbacks of [`on_expired`](Cache::on_expired) on a thread of
+    /// this crate, in place of the current Tokio runtime. So you can build the cache anywhere: in a `static`, in a
+    /// constructor that is not async, in a program without a runtime.
+    ///
+    /// ```
+    /// use std::{sync::LazyLock, time::Duration};
+    /// use fleeting::Cache;
+    ///
+    /// static SESSIONS: LazyLock<Cache<String, u64>> = LazyLock::new(|| {
+    ///     Cache::builder().max_entries(10_000).background_thread().build()
+    /// });
+    ///
+    /// fn main() {
+    ///     // From code that is not async:
+    ///     SESSIONS.sync().set_ex("ada".to_owned(), 42, Duration::from_secs(30));
+    ///     assert_eq!(SESSIONS.sync().get("ada"), Some(42));
+    /// }
+    /// ```
+    ///
+    /// All caches and limiters that you build like this share one thread. The first of them starts it, and it ends some
+    /// seconds after the last one is gone. It is a `current_thread` runtime with a timer, so your callbacks and loaders
+    /// must not block it: they would delay the sweepers of all those caches. Tasks that need I/O of Tokio belong on a
+    /// runtime of yours.
+    ///
+    /// The cache outlives every runtime. Its clock is real time: [`tokio::time::pause`] does not stop it. Async methods
+    /// work on any runtime, and on executors other than Tokio's.
+    ///
+    /// [`build`](Builder::build) panics if the operating system cannot start the thread.
+    #[doc(alias = "without a runtime")]
+    #[doc(alias = "static")]
+    #[doc(alias = "block_on")]
+    pub fn background_thread(mut self) -> Self {
+        self.in_background = true;
+        self
+    }
+
     /// Allows visitors of the [dashboard](crate::dashboard()) to look up the TTL of a key of this cache (feature
     /// `dashboard`).
     ///
@@ -225,12 +264,13 @@ where
     V: Clone + Send + Sync + 'static,
     S: BuildHasher + Clone + Send + Sync + 'static,
 {
-    /// Creates the cache and starts its sweeper on the current Tokio runtime.
+    /// Creates the cache and starts its sweeper on the current Tokio runtime, or on the
+    /// [background thread](Builder::background_thread).
     ///
     /// # Panics
     ///
-    /// Panics outside of a Tokio runtime. Panics on a runtime without a time driver (`enable_time`), unless the sweep
-    /// is [manual](Sweep::manual).
+    /// Panics outside of a Tokio runtime, unless the cache runs on the background thread. Panics on a runtime without a
+    /// time driver (`enable_time`), unless the sweep is [manual](Sweep::manual).
     pub fn build(mut self) -> Cache<K, V, S> {
         // One generator for everything random, so that a seed makes the whole cache reproducible.
         let mut rng = match self.sweep.seed {
@@ -250,7 +290,7 @@ where
         }
         #[cfg(feature = "metrics")]
         super::metrics::register_cache(&shared, &freshness_policy.loads);
-        Cache { freshness_policy, shared }
+        Cache { inner: SyncCache { freshness_policy, shared } }
     }
 
     fn shard_count(&self) -> usize {
@@ -280,8 +320,14 @@ where
             Some(idle) => store.with_time_to_idle(idle),
             None => store,
         };
-        let mut shared =
-            SharedState::new(store, self.causes, self.event_capacity, self.sweep, self.name);
+        let mut shared = SharedState::new(
+            store,
+            self.causes,
+            self.event_capacity,
+            self.sweep,
+            self.name,
+            self.in_background,
+        );
         if self.settings.keeps_failed_loads() {
             let max = match self.bound {
                 Bound::None => usize::MAX,

@@ -8,14 +8,14 @@ use std::{
 
 use equivalent::Equivalent;
 
-use super::Cache;
+use super::SyncCache;
 use crate::engine::{
     clock::{CallTime, Deadline, Now, SHORT},
     coop,
     event::Cause,
 };
 
-impl<K, V, S> Cache<K, V, S>
+impl<K, V, S> SyncCache<K, V, S>
 where
     K: Hash + Eq + Clone + Send + Sync + 'static,
     V: Clone + Send + Sync + 'static,

@@ -10,7 +10,7 @@ use std::{
 
 use equivalent::Equivalent;
 
-use super::{Cache, reentrancy::ReentrancyScope};
+use super::{Cache, SyncCache, reentrancy::ReentrancyScope};
 use crate::engine::{
     clock::{CallTime, Deadline, Now},
     coop,
@@ -78,22 +78,8 @@ where
         Q: Hash + Equivalent<K> + ?Sized,
     {
         coop::proceed().await;
-        let changed = {
-            // Tracked for values of any type, because `change` is user code and may be slow.
-            let call = self.shared.clock.call(true);
-            let change = || self.shared.store.change(key, &call, change);
-            let changed = catch_unwind(AssertUnwindSafe(change));
-            // A change that panics counts as a write as well.
-            if !matches!(changed, Ok(None)) {
-                self.discard_failure(self.failure_hash(key));
-            }
-            self.finish_call(&call);
-            changed.unwrap_or_else(|panic| resume_unwind(panic))
-        };
-        if self.has_deferred_evictions() {
-            return self.finish_evictions(changed).await;
-        }
-        changed
+        let changed = self.inner.update_now(key, change);
+        self.inner.finish(changed).await
     }
 
     /// Changes the entry of `key` atomically as `change` decides, and returns the live value afterwards.
@@ -128,48 +114,8 @@ where
         Q: ToKey<K> + ?Sized,
     {
         coop::proceed().await;
-        let value = self.compute_now(key, change);
-        if self.has_deferred_evictions() {
-            return self.finish_evictions(value).await;
-        }
-        value
-    }
-
-    /// Does the work of [`compute`](Cache::compute), except for deferred evictions.
-    fn compute_now<Q>(&self, key: &Q, change: impl FnOnce(Option<&V>) -> Op<V>) -> Option<V>
-    where
-        Q: ToKey<K> + ?Sized,
-    {
-        let _flush = self.shared.publisher.flush_on_panic();
-        let call = self.call();
-        let default_deadline = self.deadline_for(None, &call);
-        let (mut result, mut is_unchanged) = (None, false);
-        let decide = |live: Option<(&V, Deadline)>, new_value: &mut Option<V>| {
-            let op = change(live.map(|(value, _)| value));
-            let current_deadline = live.map(|(_, deadline)| deadline);
-            let decision = self.decision(op, current_deadline, default_deadline, &call, new_value);
-            match decision {
-                Decision::Put(deadline) => {
-                    result = new_value.clone().map(|value| (value, deadline));
-                }
-                Decision::Leave => {
-                    is_unchanged = true;
-                    result = live.map(|(value, deadline)| (value.clone(), deadline));
-                }
-                Decision::Remove => {}
-            }
-            decision
-        };
-        let mut new = self.shared.store.new_entry(key.to_key());
-        let written = self.shared.store.decide(&mut new, &call, decide);
-        // Nothing was written to an unchanged entry, so the failure of its last load still counts.
-        if !is_unchanged {
-            self.discard_failure(self.failure_hash(key));
-        }
-        self.finish_call(&call);
-        let (value, deadline) = result.filter(|_| !written.was_discarded())?;
-        // With a TTL of zero, the value that was just set has expired.
-        (!call.is_expired(deadline)).then_some(value)
+        let value = self.inner.compute_now(key, change);
+        self.inner.finish(value).await
     }
 
     /// Changes the entry of `key` as an async closure decides, and returns the live value afterwards.
@@ -209,7 +155,7 @@ where
         Fut: Future<Output = Op<V>>,
     {
         coop::proceed().await;
-        let store = &self.shared.store;
+        let store = &self.inner.shared.store;
         let location = store.locate(key);
         let turn = store.take_turn(location, key, || key.to_key());
         let guard = TurnGuard { store, location, turn };
@@ -221,20 +167,96 @@ where
         // The closure is called inside, so that a nested call in its synchronous part is detected too. A call that is
         // dropped here has changed nothing, and the next turn begins.
         let op = {
-            let change = pin!(async move { change(self.peek(key)).await });
+            let change = pin!(async move { change(self.inner.peek(key)).await });
             ReentrancyScope::run(&guard.turn, change).await
         };
         if let Op::Keep = op {
-            return self.peek(key);
+            return self.inner.peek(key);
         }
-        let value = self.apply(key, op);
+        let value = self.inner.apply(key, op);
         // Here, because evictions may follow, for which other calls must not wait.
         drop(turn_lock);
         drop(guard);
-        if self.has_deferred_evictions() {
-            return self.finish_evictions(value).await;
+        self.inner.finish(value).await
+    }
+}
+
+impl<K, V, S> SyncCache<K, V, S>
+where
+    K: Hash + Eq + Clone + Send + Sync + 'static,
+    V: Clone + Send + Sync + 'static,
+    S: BuildHasher + Clone + Send + Sync + 'static,
+{
+    /// Changes the live value of `key` in place, as [`Cache::update`] does.
+    pub fn update<Q, R>(&self, key: &Q, change: impl FnOnce(&mut V) -> R) -> Option<R>
+    where
+        Q: Hash + Equivalent<K> + ?Sized,
+    {
+        coop::count();
+        self.evict_deferred(self.update_now(key, change))
+    }
+
+    /// Changes the entry of `key` atomically as `change` decides, as [`Cache::compute`] does.
+    pub fn compute<Q>(&self, key: &Q, change: impl FnOnce(Option<&V>) -> Op<V>) -> Option<V>
+    where
+        Q: ToKey<K> + ?Sized,
+    {
+        coop::count();
+        self.evict_deferred(self.compute_now(key, change))
+    }
+
+    /// Does the work of [`update`](Cache::update), except for deferred evictions.
+    fn update_now<Q, R>(&self, key: &Q, change: impl FnOnce(&mut V) -> R) -> Option<R>
+    where
+        Q: Hash + Equivalent<K> + ?Sized,
+    {
+        // Tracked for values of any type, because `change` is user code and may be slow.
+        let call = self.shared.clock.call(true);
+        let change = || self.shared.store.change(key, &call, change);
+        let changed = catch_unwind(AssertUnwindSafe(change));
+        // A change that panics counts as a write as well.
+        if !matches!(changed, Ok(None)) {
+            self.discard_failure(self.failure_hash(key));
         }
-        value
+        self.finish_call(&call);
+        changed.unwrap_or_else(|panic| resume_unwind(panic))
+    }
+
+    /// Does the work of [`compute`](Cache::compute), except for deferred evictions.
+    fn compute_now<Q>(&self, key: &Q, change: impl FnOnce(Option<&V>) -> Op<V>) -> Option<V>
+    where
+        Q: ToKey<K> + ?Sized,
+    {
+        let _flush = self.shared.publisher.flush_on_panic();
+        let call = self.call();
+        let default_deadline = self.deadline_for(None, &call);
+        let (mut result, mut is_unchanged) = (None, false);
+        let decide = |live: Option<(&V, Deadline)>, new_value: &mut Option<V>| {
+            let op = change(live.map(|(value, _)| value));
+            let current_deadline = live.map(|(_, deadline)| deadline);
+            let decision = self.decision(op, current_deadline, default_deadline, &call, new_value);
+            match decision {
+                Decision::Put(deadline) => {
+                    result = new_value.clone().map(|value| (value, deadline));
+                }
+                Decision::Leave => {
+                    is_unchanged = true;
+                    result = live.map(|(value, deadline)| (value.clone(), deadline));
+                }
+                Decision::Remove => {}
+            }
+            decision
+        };
+        let mut new = self.shared.store.new_entry(key.to_key());
+        let written = self.shared.store.decide(&mut new, &call, decide);
+        // Nothing was written to an unchanged entry, so the failure of its last load still counts.
+        if !is_unchanged {
+            self.discard_failure(self.failure_hash(key));
+        }
+        self.finish_call(&call);
+        let (value, deadline) = result.filter(|_| !written.was_discarded())?;
+        // With a TTL of zero, the value that was just set has expired.
+        (!call.is_expired(deadline)).then_some(value)
     }
 
     /// Applies a change. Unlike [`compute`](Cache::compute), `clone` and the weigher run before the lock. Only the user

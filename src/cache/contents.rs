@@ -7,8 +7,8 @@ use std::{
 
 use tokio::task::consume_budget;
 
-use super::Cache;
-use crate::engine::store::TableCursor;
+use super::{Cache, SyncCache};
+use crate::engine::{block_on::block_on, store::TableCursor};
 
 /// Maximum number of entries printed by `Debug`, so that logging a large cache stays readable.
 const DEBUG_ENTRIES: usize = 32;
@@ -25,22 +25,24 @@ where
     #[doc(alias = "entry_count")]
     #[doc(alias = "DBSIZE")]
     pub fn len(&self) -> usize {
-        self.shared.store.len()
+        self.inner.len()
     }
 
     /// Returns whether no entry is resident. Costs O(shards).
     pub fn is_empty(&self) -> bool {
-        self.len() == 0
+        self.inner.is_empty()
     }
 
     /// Returns the number of live entries.
     ///
     /// Costs O(n): every entry is examined. One shard is locked for reading at a time.
     pub fn live_len(&self) -> usize {
-        let live = self.shared.store.live_len(&self.shared.clock);
-        // The count may have removed entries by tag.
-        self.shared.publisher.flush();
-        live
+        self.inner.live_len()
+    }
+
+    /// Returns the [name](super::Builder::name) of the cache.
+    pub fn name(&self) -> &str {
+        self.inner.name()
     }
 
     /// Removes all entries, at most one shard at a time (Redis: `FLUSHDB`).
@@ -55,6 +57,45 @@ where
     #[doc(alias = "invalidate_all")]
     #[doc(alias = "FLUSHDB")]
     pub async fn clear(&self) {
+        self.inner.clear_in_steps().await;
+    }
+}
+
+impl<K, V, S> SyncCache<K, V, S>
+where
+    K: Hash + Eq + Clone + Send + Sync + 'static,
+    V: Clone + Send + Sync + 'static,
+    S: BuildHasher + Clone + Send + Sync + 'static,
+{
+    /// Returns the number of resident entries, as [`Cache::len`] does.
+    pub fn len(&self) -> usize {
+        self.shared.store.len()
+    }
+
+    /// Returns whether no entry is resident. Costs O(shards).
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Returns the number of live entries, as [`Cache::live_len`] does.
+    pub fn live_len(&self) -> usize {
+        let live = self.shared.store.live_len(&self.shared.clock);
+        // The count may have removed entries by tag.
+        self.shared.publisher.flush();
+        live
+    }
+
+    /// Returns the [name](super::Builder::name) of the cache.
+    pub fn name(&self) -> &str {
+        self.shared.name()
+    }
+
+    /// Removes all entries, as [`Cache::clear`] does.
+    pub fn clear(&self) {
+        block_on(self.clear_in_steps());
+    }
+
+    async fn clear_in_steps(&self) {
         for shard in 0..self.shared.store.shard_count() {
             let mut cursor = TableCursor::of(shard);
             loop {
@@ -81,7 +122,19 @@ where
 {
     /// Formats the name of the cache and its first live entries, each with the rest of its TTL.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Cache {:?} ", self.shared.name())?;
+        self.inner.fmt(f)
+    }
+}
+
+impl<K, V, S> fmt::Debug for SyncCache<K, V, S>
+where
+    K: Hash + Eq + Clone + Send + Sync + fmt::Debug + 'static,
+    V: Clone + Send + Sync + fmt::Debug + 'static,
+    S: BuildHasher + Clone + Send + Sync + 'static,
+{
+    /// Formats the cache as [`Cache`] does.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Cache {:?} ", self.name())?;
         let mut entries = self.iter();
         let mut map = f.debug_map();
         for _ in 0..DEBUG_ENTRIES {

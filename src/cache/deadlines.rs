@@ -8,7 +8,7 @@ use std::{
 use equivalent::Equivalent;
 use tokio::time::Instant;
 
-use super::Cache;
+use super::{Cache, SyncCache};
 use crate::engine::{
     clock::{CallTime, Deadline},
     coop,
@@ -62,11 +62,7 @@ where
         Q: Hash + Equivalent<K> + ?Sized,
     {
         coop::proceed().await;
-        let call = self.call();
-        let now = call.begin();
-        let value = self.shared.store.get_ex(key, &call, |value| now.after(ttl(value)));
-        self.finish_call(&call);
-        value
+        self.inner.get_ex_by(key, ttl)
     }
 
     /// Returns a clone of the live value of `key` and its remaining TTL, or `None` if there is none.
@@ -100,11 +96,7 @@ where
         Q: Hash + Equivalent<K> + ?Sized,
     {
         coop::proceed().await;
-        let call = self.call();
-        let now = self.shared.clock.now();
-        let found = self.shared.store.get_with_deadline(key, &now);
-        self.finish_call(&call);
-        found.map(|(value, deadline)| (value, Ttl::until(deadline, now)))
+        self.inner.get_with_ttl(key)
     }
 
     /// Returns the remaining TTL of `key` (Redis: `TTL`, `PTTL`).
@@ -135,10 +127,7 @@ where
         Q: Hash + Equivalent<K> + ?Sized,
     {
         coop::proceed().await;
-        let now = self.shared.clock.now();
-        let deadline = self.shared.store.deadline(key, &now);
-        self.shared.publisher.flush();
-        deadline.map_or(Ttl::Missing, |deadline| Ttl::until(deadline, now))
+        self.inner.ttl(key)
     }
 
     /// Sets the TTL of `key`, starting now; returns false if there is no live value (Redis: `EXPIRE`, `PEXPIRE`).
@@ -161,9 +150,7 @@ where
         Q: Hash + Equivalent<K> + ?Sized,
     {
         coop::proceed().await;
-        let call = self.call();
-        let deadline = call.begin().after(ttl);
-        self.change_deadline(key, &call, |_| Some(deadline))
+        self.inner.expire(key, ttl)
     }
 
     /// Sets the TTL of `key`, starting now, if its current TTL meets `when`; returns true if it was set (Redis:
@@ -175,17 +162,7 @@ where
         Q: Hash + Equivalent<K> + ?Sized,
     {
         coop::proceed().await;
-        let call = self.call();
-        let new_deadline = call.begin().after(ttl);
-        self.change_deadline(key, &call, |old_deadline| {
-            let holds = match when {
-                When::NoTtl => old_deadline.is_persistent(),
-                When::HasTtl => !old_deadline.is_persistent(),
-                When::Later => new_deadline.is_later_than(old_deadline),
-                When::Sooner => old_deadline.is_later_than(new_deadline),
-            };
-            holds.then_some(new_deadline)
-        })
+        self.inner.expire_if(key, ttl, when)
     }
 
     /// Sets the deadline of `key`; returns false if there is no live value (Redis: `EXPIREAT`, `PEXPIREAT`).
@@ -199,20 +176,16 @@ where
         Q: Hash + Equivalent<K> + ?Sized,
     {
         coop::proceed().await;
-        let deadline = self.shared.clock.deadline_of(deadline);
-        self.change_deadline(key, &self.call(), |_| Some(deadline))
+        self.inner.expire_at(key, deadline)
     }
 
     /// Sets the value of `key` with a deadline. A TTL would be wrong by the time that passes until the write.
     #[cfg(feature = "redis")]
     pub(crate) async fn set_until(&self, key: K, value: V, deadline: Instant) -> Option<V> {
         coop::proceed().await;
-        let deadline = self.shared.clock.deadline_of(deadline);
-        let replaced = self.put(key, value, &self.call(), |_| deadline);
-        if self.has_deferred_evictions() {
-            return self.finish_evictions(replaced).await;
-        }
-        replaced
+        let deadline = self.inner.shared.clock.deadline_of(deadline);
+        let replaced = self.inner.put(key, value, &self.inner.call(), |_| deadline);
+        self.inner.finish(replaced).await
     }
 
     /// Adds `more` to the remaining TTL of `key`; returns false if the key is missing or persistent.
@@ -223,9 +196,7 @@ where
         Q: Hash + Equivalent<K> + ?Sized,
     {
         coop::proceed().await;
-        self.change_deadline(key, &self.call(), |deadline| {
-            (!deadline.is_persistent()).then(|| deadline.extended(more))
-        })
+        self.inner.extend(key, more)
     }
 
     /// Removes the deadline of `key`, so that the entry becomes persistent; returns true if it had a deadline (Redis:
@@ -238,9 +209,7 @@ where
         Q: Hash + Equivalent<K> + ?Sized,
     {
         coop::proceed().await;
-        self.change_deadline(key, &self.call(), |deadline| {
-            (!deadline.is_persistent()).then_some(Deadline::PERSISTENT)
-        })
+        self.inner.persist(key)
     }
 
     /// Expires `key` immediately and returns its live value, or `None` if there is none (TimedDict: `expire_key`).
@@ -252,7 +221,130 @@ where
         Q: Hash + Equivalent<K> + ?Sized,
     {
         coop::proceed().await;
+        self.inner.expire_now(key)
+    }
+}
+
+impl<K, V, S> SyncCache<K, V, S>
+where
+    K: Hash + Eq + Clone + Send + Sync + 'static,
+    V: Clone + Send + Sync + 'static,
+    S: BuildHasher + Clone + Send + Sync + 'static,
+{
+    /// Returns a clone of the live value of `key` and sets its TTL, as [`Cache::get_ex`] does.
+    pub fn get_ex<Q>(&self, key: &Q, ttl: Duration) -> Option<V>
+    where
+        Q: Hash + Equivalent<K> + ?Sized,
+    {
+        coop::count();
+        self.get_ex_by(key, |_| ttl)
+    }
+
+    /// Returns a clone of the live value of `key` and its remaining TTL, as [`Cache::get_with_ttl`] does.
+    pub fn get_with_ttl<Q>(&self, key: &Q) -> Option<(V, Ttl)>
+    where
+        Q: Hash + Equivalent<K> + ?Sized,
+    {
+        coop::count();
+        let call = self.call();
+        let now = self.shared.clock.now();
+        let found = self.shared.store.get_with_deadline(key, &now);
+        self.finish_call(&call);
+        found.map(|(value, deadline)| (value, Ttl::until(deadline, now)))
+    }
+
+    /// Returns the remaining TTL of `key`, as [`Cache::ttl`] does.
+    pub fn ttl<Q>(&self, key: &Q) -> Ttl
+    where
+        Q: Hash + Equivalent<K> + ?Sized,
+    {
+        coop::count();
+        let now = self.shared.clock.now();
+        let deadline = self.shared.store.deadline(key, &now);
+        self.shared.publisher.flush();
+        deadline.map_or(Ttl::Missing, |deadline| Ttl::until(deadline, now))
+    }
+
+    /// Sets the TTL of `key`, starting now, as [`Cache::expire`] does.
+    pub fn expire<Q>(&self, key: &Q, ttl: Duration) -> bool
+    where
+        Q: Hash + Equivalent<K> + ?Sized,
+    {
+        coop::count();
+        let call = self.call();
+        let deadline = call.begin().after(ttl);
+        self.change_deadline(key, &call, |_| Some(deadline))
+    }
+
+    /// Sets the TTL of `key` if its current TTL meets `when`, as [`Cache::expire_if`] does.
+    pub fn expire_if<Q>(&self, key: &Q, ttl: Duration, when: When) -> bool
+    where
+        Q: Hash + Equivalent<K> + ?Sized,
+    {
+        coop::count();
+        let call = self.call();
+        let new_deadline = call.begin().after(ttl);
+        self.change_deadline(key, &call, |old_deadline| {
+            let holds = match when {
+                When::NoTtl => old_deadline.is_persistent(),
+                When::HasTtl => !old_deadline.is_persistent(),
+                When::Later => new_deadline.is_later_than(old_deadline),
+                When::Sooner => old_deadline.is_later_than(new_deadline),
+            };
+            holds.then_some(new_deadline)
+        })
+    }
+
+    /// Sets the deadline of `key`, as [`Cache::expire_at`] does.
+    pub fn expire_at<Q>(&self, key: &Q, deadline: Instant) -> bool
+    where
+        Q: Hash + Equivalent<K> + ?Sized,
+    {
+        coop::count();
+        let deadline = self.shared.clock.deadline_of(deadline);
+        self.change_deadline(key, &self.call(), |_| Some(deadline))
+    }
+
+    /// Adds `more` to the remaining TTL of `key`, as [`Cache::extend`] does.
+    pub fn extend<Q>(&self, key: &Q, more: Duration) -> bool
+    where
+        Q: Hash + Equivalent<K> + ?Sized,
+    {
+        coop::count();
+        self.change_deadline(key, &self.call(), |deadline| {
+            (!deadline.is_persistent()).then(|| deadline.extended(more))
+        })
+    }
+
+    /// Removes the deadline of `key`, as [`Cache::persist`] does.
+    pub fn persist<Q>(&self, key: &Q) -> bool
+    where
+        Q: Hash + Equivalent<K> + ?Sized,
+    {
+        coop::count();
+        self.change_deadline(key, &self.call(), |deadline| {
+            (!deadline.is_persistent()).then_some(Deadline::PERSISTENT)
+        })
+    }
+
+    /// Expires `key` immediately and returns its live value, as [`Cache::expire_now`] does.
+    pub fn expire_now<Q>(&self, key: &Q) -> Option<V>
+    where
+        Q: Hash + Equivalent<K> + ?Sized,
+    {
+        coop::count();
         self.remove_as(key, Cause::Expired)
+    }
+
+    fn get_ex_by<Q>(&self, key: &Q, ttl: impl FnOnce(&V) -> Duration) -> Option<V>
+    where
+        Q: Hash + Equivalent<K> + ?Sized,
+    {
+        let call = self.call();
+        let now = call.begin();
+        let value = self.shared.store.get_ex(key, &call, |value| now.after(ttl(value)));
+        self.finish_call(&call);
+        value
     }
 
     /// Sets the deadline of the live value of `key` to the result of `change`, if it returns one; returns whether it

@@ -5,12 +5,12 @@ use std::{
     vec::IntoIter,
 };
 
-use super::Cache;
+use super::{Cache, SyncCache};
 use crate::engine::clock::{Deadline, Now};
 
 /// Iterator over clones of the live entries of a cache. Created by [`Cache::iter`].
 pub struct Iter<K, V, S> {
-    cache: Cache<K, V, S>,
+    cache: SyncCache<K, V, S>,
     next_shard: usize,
     /// Clones of the live entries of one shard, made under one lock that has been released since.
     shard: IntoIter<(K, V, Deadline)>,
@@ -51,16 +51,38 @@ where
     /// ```
     #[doc(alias = "SCAN")]
     pub fn iter(&self) -> Iter<K, V, S> {
-        Iter { cache: self.clone(), next_shard: 0, shard: Vec::new().into_iter() }
+        self.inner.iter()
     }
 
     /// Returns an iterator over clones of the live keys (Redis: `KEYS`); otherwise the same as [`iter`](Cache::iter).
     #[doc(alias = "KEYS")]
     pub fn keys(&self) -> Keys<K, V, S> {
-        Keys(self.iter())
+        self.inner.keys()
     }
 
     /// Returns an iterator over clones of the live values; otherwise the same as [`iter`](Cache::iter).
+    pub fn values(&self) -> Values<K, V, S> {
+        self.inner.values()
+    }
+}
+
+impl<K, V, S> SyncCache<K, V, S>
+where
+    K: Hash + Eq + Clone + Send + Sync + 'static,
+    V: Clone + Send + Sync + 'static,
+    S: BuildHasher + Clone + Send + Sync + 'static,
+{
+    /// Returns an iterator over clones of the live entries, as [`Cache::iter`] does.
+    pub fn iter(&self) -> Iter<K, V, S> {
+        Iter { cache: self.clone(), next_shard: 0, shard: Vec::new().into_iter() }
+    }
+
+    /// Returns an iterator over clones of the live keys, as [`Cache::keys`] does.
+    pub fn keys(&self) -> Keys<K, V, S> {
+        Keys(self.iter())
+    }
+
+    /// Returns an iterator over clones of the live values, as [`Cache::values`] does.
     pub fn values(&self) -> Values<K, V, S> {
         Values(self.iter())
     }

@@ -78,14 +78,14 @@ where
         Q: Hash + Equivalent<K> + ?Sized,
     {
         coop::proceed().await;
-        let (store, clock) = (&self.shared.store, &self.shared.clock);
+        let (store, clock) = (&self.inner.shared.store, &self.inner.shared.clock);
         let location = store.locate(key);
         let waiters = store.await_departure(location, key, clock);
         // Before an early return: the lookup may have removed an expired value, whose event is due.
-        self.shared.publisher.flush();
+        self.inner.shared.publisher.flush();
         let waiter = DepartureWaiter { store, location, waiters: waiters? };
         let mut event = pin!(waiter.waiters.event());
-        let mut shutdown = pin!(self.shared.after_shutdown());
+        let mut shutdown = pin!(self.inner.shared.after_shutdown());
         // The event first: a shutdown removes expired values before it ends. By hand: `select!` would take part in Tokio's
         // budget once more.
         poll_fn(|cx| match event.as_mut().poll(cx) {
@@ -124,7 +124,7 @@ where
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
-        let store = &self.shared.store;
+        let store = &self.inner.shared.store;
         let location = store.locate(key);
         loop {
             if let Some(value) = self.get(key).await {

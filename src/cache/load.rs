@@ -4,6 +4,7 @@
 //! - [`join`]: is another caller loading it? (`waiters::flight` decides who accepts the value of which load.)
 //! - [`store_loaded`]: is the loaded value stored, and its error kept?
 //! - [`one`], [`one_future`], [`many`]: one key with a closure, one key with a future, many keys by one load.
+//! - [`sync`]: the same for callers that are not async.
 //! - [`refresh`]: loads although there is a value: in the background, ahead of the deadline, or explicitly.
 //! - [`timeout`]: the time limit of background refreshes.
 //! - [`ttl`], [`tagged`]: the TTL of a loaded value, and its tags.
@@ -15,6 +16,7 @@ mod one;
 mod one_future;
 mod refresh;
 mod store_loaded;
+mod sync;
 mod tagged;
 mod timeout;
 mod ttl;

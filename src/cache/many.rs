@@ -9,8 +9,9 @@ use std::{
 use equivalent::Equivalent;
 use tokio::task::consume_budget;
 
-use super::Cache;
+use super::{Cache, SyncCache};
 use crate::engine::{
+    block_on::block_on,
     clock::CallTime,
     coop,
     store::{PART, TableCursor},
@@ -54,26 +55,7 @@ where
     {
         // Collected before the first await, so that the future does not hold the caller's iterator.
         let keys: Vec<&Q> = keys.into_iter().collect();
-        async move {
-            let mut values = Vec::new();
-            values.resize_with(keys.len(), || None);
-            for (keys, values) in keys.chunks(PART).zip(values.chunks_mut(PART)) {
-                // A part counts as so many calls in the cooperative budget.
-                coop::proceed_as(keys.len()).await;
-                let store = &self.shared.store;
-                let mut places = store.locate_all(keys.iter().copied());
-                loop {
-                    let call = self.call();
-                    let is_done = store.get_many(&mut places, keys, values, &call);
-                    self.finish_call(&call);
-                    if is_done {
-                        break;
-                    }
-                    coop::proceed().await;
-                }
-            }
-            values
-        }
+        self.inner.get_many_in_steps(keys)
     }
 
     /// Sets each value with the same TTL; `None` means the default TTL (Redis: `MSET`).
@@ -100,29 +82,8 @@ where
         entries: impl IntoIterator<Item = (K, V)>,
         ttl: Option<Duration>,
     ) -> impl Future<Output = ()> {
-        let mut entries: Vec<_> = entries.into_iter().map(Some).collect();
-        async move {
-            for part in entries.chunks_mut(PART) {
-                coop::proceed_as(part.len()).await;
-                let keys = || part.iter().flatten().map(|(key, _)| key);
-                let failures = self.failure_hashes(keys());
-                let mut places = self.shared.store.locate_all_to_put(keys());
-                let mut run_next = |call: &CallTime<'_>| {
-                    let deadline = || self.deadline_for(ttl, call);
-                    self.shared.store.set_many(&mut places, part, call, deadline)
-                };
-                loop {
-                    let is_done = self.run_part(&mut run_next, &failures);
-                    if self.has_deferred_evictions() {
-                        self.finish_evictions(()).await;
-                    }
-                    if is_done {
-                        break;
-                    }
-                    coop::proceed().await;
-                }
-            }
-        }
+        let entries = entries.into_iter().map(Some).collect();
+        self.inner.set_many_in_steps(entries, ttl)
     }
 
     /// Removes `keys` and returns how many of them had a live value (Redis: `DEL` with several keys).
@@ -146,22 +107,8 @@ where
     where
         Q: Hash + Equivalent<K> + ?Sized + 'a,
     {
-        let keys: Vec<&Q> = keys.into_iter().collect();
-        async move {
-            let mut removed = 0;
-            for keys in keys.chunks(PART) {
-                coop::proceed_as(keys.len()).await;
-                let failures = self.failure_hashes(keys.iter().copied());
-                let mut places = self.shared.store.locate_all(keys.iter().copied());
-                let mut run_next = |call: &CallTime<'_>| {
-                    self.shared.store.remove_many(&mut places, keys, call, &mut removed)
-                };
-                while !self.run_part(&mut run_next, &failures) {
-                    coop::proceed().await;
-                }
-            }
-            removed
-        }
+        let keys = keys.into_iter().collect();
+        self.inner.remove_many_in_steps(keys)
     }
 
     /// Removes the live entries for which `predicate` returns true, and returns how many there were.
@@ -195,7 +142,114 @@ where
     /// # }
     /// ```
     #[doc(alias = "invalidate_entries_if")]
-    pub async fn remove_if(&self, mut predicate: impl FnMut(&K, &V) -> bool) -> usize {
+    pub async fn remove_if(&self, predicate: impl FnMut(&K, &V) -> bool) -> usize {
+        self.inner.remove_if_in_steps(predicate).await
+    }
+
+    /// Removes the live entries for which `keep` returns false, and returns how many there were; otherwise the same as
+    /// [`remove_if`](Cache::remove_if).
+    pub async fn retain(&self, mut keep: impl FnMut(&K, &V) -> bool) -> usize {
+        self.remove_if(|key, value| !keep(key, value)).await
+    }
+}
+
+impl<K, V, S> SyncCache<K, V, S>
+where
+    K: Hash + Eq + Clone + Send + Sync + 'static,
+    V: Clone + Send + Sync + 'static,
+    S: BuildHasher + Clone + Send + Sync + 'static,
+{
+    /// Returns clones of the live values of `keys`, in the order of the keys, as [`Cache::get_many`] does.
+    pub fn get_many<'a, Q>(&self, keys: impl IntoIterator<Item = &'a Q>) -> Vec<Option<V>>
+    where
+        Q: Hash + Equivalent<K> + ?Sized + 'a,
+    {
+        block_on(self.get_many_in_steps(keys.into_iter().collect()))
+    }
+
+    /// Sets each value with the same TTL, as [`Cache::set_many`] does.
+    pub fn set_many(&self, entries: impl IntoIterator<Item = (K, V)>, ttl: Option<Duration>) {
+        block_on(self.set_many_in_steps(entries.into_iter().map(Some).collect(), ttl));
+    }
+
+    /// Removes `keys` and returns how many of them had a live value, as [`Cache::remove_many`] does.
+    pub fn remove_many<'a, Q>(&self, keys: impl IntoIterator<Item = &'a Q>) -> usize
+    where
+        Q: Hash + Equivalent<K> + ?Sized + 'a,
+    {
+        block_on(self.remove_many_in_steps(keys.into_iter().collect()))
+    }
+
+    /// Removes the live entries for which `predicate` returns true, as [`Cache::remove_if`] does.
+    pub fn remove_if(&self, predicate: impl FnMut(&K, &V) -> bool) -> usize {
+        block_on(self.remove_if_in_steps(predicate))
+    }
+
+    async fn get_many_in_steps<Q>(&self, keys: Vec<&Q>) -> Vec<Option<V>>
+    where
+        Q: Hash + Equivalent<K> + ?Sized,
+    {
+        let mut values = Vec::new();
+        values.resize_with(keys.len(), || None);
+        for (keys, values) in keys.chunks(PART).zip(values.chunks_mut(PART)) {
+            // A part counts as so many calls in the cooperative budget.
+            coop::proceed_as(keys.len()).await;
+            let store = &self.shared.store;
+            let mut places = store.locate_all(keys.iter().copied());
+            loop {
+                let call = self.call();
+                let is_done = store.get_many(&mut places, keys, values, &call);
+                self.finish_call(&call);
+                if is_done {
+                    break;
+                }
+                coop::proceed().await;
+            }
+        }
+        values
+    }
+
+    async fn set_many_in_steps(&self, mut entries: Vec<Option<(K, V)>>, ttl: Option<Duration>) {
+        for part in entries.chunks_mut(PART) {
+            coop::proceed_as(part.len()).await;
+            let keys = || part.iter().flatten().map(|(key, _)| key);
+            let failures = self.failure_hashes(keys());
+            let mut places = self.shared.store.locate_all_to_put(keys());
+            let mut run_next = |call: &CallTime<'_>| {
+                let deadline = || self.deadline_for(ttl, call);
+                self.shared.store.set_many(&mut places, part, call, deadline)
+            };
+            loop {
+                let is_done = self.run_part(&mut run_next, &failures);
+                self.finish(()).await;
+                if is_done {
+                    break;
+                }
+                coop::proceed().await;
+            }
+        }
+    }
+
+    async fn remove_many_in_steps<Q>(&self, keys: Vec<&Q>) -> usize
+    where
+        Q: Hash + Equivalent<K> + ?Sized,
+    {
+        let mut removed = 0;
+        for keys in keys.chunks(PART) {
+            coop::proceed_as(keys.len()).await;
+            let failures = self.failure_hashes(keys.iter().copied());
+            let mut places = self.shared.store.locate_all(keys.iter().copied());
+            let mut run_next = |call: &CallTime<'_>| {
+                self.shared.store.remove_many(&mut places, keys, call, &mut removed)
+            };
+            while !self.run_part(&mut run_next, &failures) {
+                coop::proceed().await;
+            }
+        }
+        removed
+    }
+
+    async fn remove_if_in_steps(&self, mut predicate: impl FnMut(&K, &V) -> bool) -> usize {
         let mut removed = 0;
         let mut cursor = TableCursor::default();
         // Errors of refreshes of the removed values.
@@ -220,12 +274,6 @@ where
         }
     }
 
-    /// Removes the live entries for which `keep` returns false, and returns how many there were; otherwise the same as
-    /// [`remove_if`](Cache::remove_if).
-    pub async fn retain(&self, mut keep: impl FnMut(&K, &V) -> bool) -> usize {
-        self.remove_if(|key, value| !keep(key, value)).await
-    }
-
     /// Runs one part of a batch, then discards the failures of the written keys and publishes events, even if user code
     /// panics in the middle of the part. Returns the result of `part`: whether the batch is finished.
     fn run_part(&self, part: impl FnOnce(&CallTime<'_>) -> bool, failures: &[u64]) -> bool {
@@ -236,7 +284,7 @@ where
         result.unwrap_or_else(|panic| resume_unwind(panic))
     }
 
-    /// Returns the [`failure_hash`](Cache::failure_hash) of each key.
+    /// Returns the [`failure_hash`](SyncCache::failure_hash) of each key.
     fn failure_hashes<'a, Q>(&self, keys: impl Iterator<Item = &'a Q>) -> Vec<u64>
     where
         Q: Hash + ?Sized + 'a,

@@ -26,14 +26,14 @@ where
     pub async fn shutdown(&self) {
         // The aborted task is not awaited, because its runtime may not be running. A window that the sweeper is
         // examining ends under the lock of its shard, and `expire_shard` waits for that lock.
-        if let Some(task) = self.shared.end_task() {
+        if let Some(task) = self.inner.shared.end_task() {
             task.abort();
         }
-        for shard in 0..self.shared.store.shard_count() {
+        for shard in 0..self.inner.shared.store.shard_count() {
             consume_budget().await;
-            self.shared.expire_shard(shard);
+            self.inner.shared.expire_shard(shard);
         }
         // Last, so that streams receive the events of all shards before their end.
-        self.shared.close();
+        self.inner.shared.close();
     }
 }

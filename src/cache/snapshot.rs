@@ -92,7 +92,7 @@ where
         K: Serialize,
         V: Serialize,
     {
-        write(&self.shared, writer, false).await
+        write(&self.inner.shared, writer, false).await
     }
 
     /// Writes a [`snapshot`](Cache::snapshot) compressed with LZ4.
@@ -115,7 +115,7 @@ where
         K: Serialize,
         V: Serialize,
     {
-        write(&self.shared, writer, true).await
+        write(&self.inner.shared, writer, true).await
     }
 
     /// Replaces the file at `path` by a [compressed snapshot](Cache::snapshot_compressed), and returns how many entries
@@ -211,7 +211,7 @@ where
         K: DeserializeOwned,
         V: DeserializeOwned,
     {
-        let clock = &self.shared.clock;
+        let clock = &self.inner.shared.clock;
         let entries = read(clock, reader).await?;
         let mut count = 0;
         let mut guard = RestoreGuard::new(entries, |StoredEntry { key, value, deadline, tags }| {
@@ -219,14 +219,12 @@ where
             if !clock.is_expired(deadline) {
                 count += 1;
                 let tags = tags.map_or_else(Vec::new, |tags| *tags);
-                self.put_tagged(key, value, tags, &self.call(), deadline);
+                self.inner.put_tagged(key, value, tags, &self.inner.call(), deadline);
             }
         });
         while guard.put_next() {
             coop::proceed().await;
-            if self.has_deferred_evictions() {
-                self.finish_evictions(()).await;
-            }
+            self.inner.finish(()).await;
         }
         drop(guard);
         Ok(count)

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use super::Cache;
+use super::{Cache, SyncCache};
 #[cfg(feature = "serde")]
 use crate::engine::seconds;
 use crate::engine::sweeper::SweepReport;
@@ -93,6 +93,18 @@ where
     /// assert_eq!(stats.hit_ratio(), 0.5);
     /// # }
     /// ```
+    pub fn stats(&self) -> Stats {
+        self.inner.stats()
+    }
+}
+
+impl<K, V, S> SyncCache<K, V, S>
+where
+    K: Hash + Eq + Clone + Send + Sync + 'static,
+    V: Clone + Send + Sync + 'static,
+    S: BuildHasher + Clone + Send + Sync + 'static,
+{
+    /// Returns the current statistics, as [`Cache::stats`] does.
     pub fn stats(&self) -> Stats {
         let counts = self.shared.store.counts();
         let sweeps = self.shared.sweeps();

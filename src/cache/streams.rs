@@ -51,7 +51,7 @@ where
     /// ```
     #[doc(alias = "listener")]
     pub fn events(&self) -> Events<K, V> {
-        Events::new(&self.shared.publisher)
+        Events::new(&self.inner.shared.publisher)
     }
 
     /// Subscribes to the removals from now on. The stream loses no event while it exists.
@@ -83,7 +83,7 @@ where
     #[doc(alias = "async_eviction_listener")]
     #[doc(alias = "removal_listener")]
     pub fn events_lossless(&self, capacity: usize) -> LosslessEvents<K, V> {
-        LosslessEvents::new(&self.shared.publisher, capacity)
+        LosslessEvents::new(&self.inner.shared.publisher, capacity)
     }
 
     /// Calls `callback` for each entry that expires from now on (TimedDict: `callback`).
@@ -122,9 +122,10 @@ where
         Fut: Future<Output = ()> + Send + 'static,
     {
         let causes = Cause::Expired.bit();
-        let mut events = LosslessEvents::of(&self.shared.publisher, causes, CALLBACK_CAPACITY);
+        let mut events =
+            LosslessEvents::of(&self.inner.shared.publisher, causes, CALLBACK_CAPACITY);
         // A copy, because the task must not hold the state: it would keep the cache alive.
-        let name = self.shared.name().to_owned();
+        let name = self.inner.shared.name().to_owned();
         let task = async move {
             while let Some(event) = events.recv().await {
                 let callback = callback.clone();
@@ -134,6 +135,6 @@ where
                 }
             }
         };
-        spawn(&self.shared.runtime, "on_expired", self.shared.name(), Box::pin(task))
+        spawn(&self.inner.shared.runtime, "on_expired", self.inner.shared.name(), Box::pin(task))
     }
 }

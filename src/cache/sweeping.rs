@@ -39,7 +39,7 @@ where
     /// ```
     #[doc(alias = "run_pending_tasks")]
     pub async fn sweep(&self) -> SweepReport {
-        let shared = &*self.shared;
+        let shared = &*self.inner.shared;
         let mut run = SweepRun::new(shared, None);
         while let Step::Yield = run.step_safely(shared) {
             tokio::task::yield_now().await;
@@ -82,17 +82,17 @@ where
     /// # }
     /// ```
     pub fn set_sweep(&self, sweep: Sweep) {
-        sweeper::set_sweep(&self.shared, sweep);
+        sweeper::set_sweep(&self.inner.shared, sweep);
     }
 
     /// Pauses the sweeper. Expired entries stay in memory, and their events are delayed, but their values are still
     /// never returned.
     pub fn pause_sweeper(&self) {
-        self.shared.pause(true);
+        self.inner.shared.pause(true);
     }
 
     /// Resumes a paused sweeper at its next tick.
     pub fn resume_sweeper(&self) {
-        self.shared.pause(false);
+        self.inner.shared.pause(false);
     }
 }

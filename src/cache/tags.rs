@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use super::Cache;
+use super::{Cache, SyncCache};
 use crate::engine::{
     clock::{CallTime, Deadline},
     coop,
@@ -53,15 +53,8 @@ where
         let tags = tags.into_iter().map(|tag| tag.into().into_boxed_str()).collect();
         async move {
             coop::proceed().await;
-            let replaced = {
-                let call = self.call();
-                let deadline = self.deadline_for(Some(ttl), &call);
-                self.put_tagged(key, value, tags, &call, deadline)
-            };
-            if self.has_deferred_evictions() {
-                return self.finish_evictions(replaced).await;
-            }
-            replaced
+            let replaced = self.inner.set_tagged_now(key, value, ttl, tags);
+            self.inner.finish(replaced).await
         }
     }
 
@@ -75,8 +68,40 @@ where
     /// with this tag ([`Tagged`](crate::Tagged)).
     pub async fn remove_tag(&self, tag: &str) {
         coop::proceed().await;
+        self.inner.remove_tag(tag);
+    }
+}
+
+impl<K, V, S> SyncCache<K, V, S>
+where
+    K: Hash + Eq + Clone + Send + Sync + 'static,
+    V: Clone + Send + Sync + 'static,
+    S: BuildHasher + Clone + Send + Sync + 'static,
+{
+    /// Sets the value of `key` with the given TTL and tags, as [`Cache::set_tagged`] does.
+    pub fn set_tagged(
+        &self,
+        key: K,
+        value: V,
+        ttl: Duration,
+        tags: impl IntoIterator<Item = impl Into<String>>,
+    ) -> Option<V> {
+        coop::count();
+        let tags = tags.into_iter().map(|tag| tag.into().into_boxed_str()).collect();
+        self.evict_deferred(self.set_tagged_now(key, value, ttl, tags))
+    }
+
+    /// Removes all entries that have the tag `tag`, as [`Cache::remove_tag`] does.
+    pub fn remove_tag(&self, tag: &str) {
+        coop::count();
         self.shared.store.remove_tag(tag, &self.shared.clock);
         self.shared.publisher.flush();
+    }
+
+    fn set_tagged_now(&self, key: K, value: V, ttl: Duration, tags: Vec<Box<str>>) -> Option<V> {
+        let call = self.call();
+        let deadline = self.deadline_for(Some(ttl), &call);
+        self.put_tagged(key, value, tags, &call, deadline)
     }
 
     /// Sets the value of `key` with tags of these names, and returns the live value it replaced.

@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, Weak},
 };
 
-use super::{Cache, freshness_policy::FreshnessPolicy};
+use super::{Cache, SyncCache, freshness_policy::FreshnessPolicy};
 use crate::engine::{hasher::DefaultHasher, state::SharedState};
 
 /// Handle that does not keep its cache alive, for callbacks, tasks and values that the cache itself owns. Created by
@@ -87,7 +87,7 @@ impl<K, V, S> WeakCache<K, V, S> {
         // fail any more.
         let shared = self.shared.upgrade()?;
         let freshness_policy = self.freshness_policy.upgrade()?;
-        Some(Cache { freshness_policy, shared })
+        Some(Cache { inner: SyncCache { freshness_policy, shared } })
     }
 }
 
@@ -112,6 +112,13 @@ impl<K, V, S> Cache<K, V, S> {
     /// # }
     /// ```
     pub fn downgrade(&self) -> WeakCache<K, V, S> {
+        self.inner.downgrade()
+    }
+}
+
+impl<K, V, S> SyncCache<K, V, S> {
+    /// Returns a handle that does not keep the cache alive.
+    pub(super) fn downgrade(&self) -> WeakCache<K, V, S> {
         WeakCache {
             freshness_policy: Arc::downgrade(&self.freshness_policy),
             shared: Arc::downgrade(&self.shared),

@@ -70,6 +70,11 @@ impl Clock {
         if TEST_UTIL && let Some(runtime) = Handle::try_current().ok().filter(pausable) {
             return Clock { epoch: Instant::now(), source: Source::Tokio(runtime) };
         }
+        Self::real()
+    }
+
+    /// Returns a clock of the machine.
+    pub(crate) fn real() -> Clock {
         let (epoch, kernel) = coarse_clock::Kernel::from(real_now);
         Clock { epoch, source: kernel.map_or(Source::Real, Source::Kernel) }
     }

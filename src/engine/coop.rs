@@ -30,6 +30,10 @@ thread_local! {
     static CALLS_LEFT: Cell<u32> = const { Cell::new(0) };
     /// Units until this thread checks the coarse clock.
     static UNITS_LEFT: Cell<u32> = const { Cell::new(0) };
+    /// Calls of methods that are not async until this thread checks the coarse clock.
+    static COUNTED_LEFT: Cell<u32> = const { Cell::new(0) };
+    /// True while this thread polls a future that must not yield.
+    static YIELDS_NOT: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Takes part in Tokio's cooperative budget: one unit per [`PROCEED_EVERY`] calls of a thread.
@@ -69,6 +73,61 @@ fn poll_units(cx: &mut Context<'_>, calls: u32) -> Poll<()> {
     }
     CALLS_LEFT.set(CALLS_LEFT.get() - calls);
     Poll::Ready(())
+}
+
+/// Counts a call that is not async. It takes no unit, and checks the coarse clock as often as other calls do.
+#[inline]
+pub(crate) fn count() {
+    match COUNTED_LEFT.get().checked_sub(1) {
+        Some(left) => COUNTED_LEFT.set(left),
+        None => check_counted(),
+    }
+}
+
+#[cold]
+fn check_counted() {
+    COUNTED_LEFT.set(PROCEED_EVERY * CHECK_EVERY);
+    clock::check();
+}
+
+/// Yields to other tasks, unless the future is polled [without yields](without_yields).
+pub(crate) async fn yield_now() {
+    if !YIELDS_NOT.get() {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Runs `poll`, and its calls of [`yield_now`] return at once: the waker of a task that yields is called by its runtime,
+/// which cannot do so while `poll` blocks its thread.
+pub(crate) fn without_yields<R>(poll: impl FnOnce() -> R) -> R {
+    with_yields_not(true, poll)
+}
+
+/// Runs user code within [`without_yields`], which may poll futures that are its own.
+pub(crate) fn with_yields<R>(user_code: impl FnOnce() -> R) -> R {
+    with_yields_not(false, user_code)
+}
+
+fn with_yields_not<R>(yields_not: bool, run: impl FnOnce() -> R) -> R {
+    /// Restores the former value, also after a panic.
+    struct Restore(bool);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            YIELDS_NOT.set(self.0);
+        }
+    }
+    let _restore = Restore(YIELDS_NOT.replace(yields_not));
+    run()
+}
+
+/// Returns whether this thread drives a Tokio runtime, which it would block by waiting. Takes some microseconds.
+///
+/// Tokio does not tell, but it limits only what runs on such threads: threads for blocking calls have no budget.
+pub(crate) fn drives_runtime() -> bool {
+    let mut cx = Context::from_waker(Waker::noop());
+    // The units are given back when the first one is dropped without progress.
+    let Poll::Ready(_gives_back) = coop::poll_proceed(&mut cx) else { return true };
+    (0..BUDGET).any(|_| poll_budget(&mut cx).is_pending())
 }
 
 /// Ends a call: if it was long, it spends the whole budget, so the next call yields.

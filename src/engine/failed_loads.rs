@@ -22,11 +22,10 @@ use std::{
 
 use equivalent::Equivalent;
 use futures_core::future::BoxFuture;
-use tokio::task::yield_now;
 
 use crate::engine::{
     clock::{Clock, Deadline, Now, Tick},
-    panics,
+    coop, panics,
     split_mix::GAMMA,
     store::Failure,
     sync::{
@@ -167,7 +166,7 @@ impl FailedLoads {
                 stripe.count_write();
                 if !stripe.is_empty() {
                     stripe.discard_all();
-                    yield_now().await;
+                    coop::yield_now().await;
                 }
             }
         })

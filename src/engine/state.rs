@@ -19,6 +19,7 @@ use tokio::{runtime::Handle, sync::Notify, task::JoinHandle};
 #[cfg(feature = "metrics")]
 use crate::engine::metrics::{Histogram, Slot};
 use crate::engine::{
+    background::BackgroundThread,
     clock::Clock,
     event::Publisher,
     failed_loads::FailedLoads,
@@ -38,6 +39,8 @@ pub(crate) struct SharedState<K, V, S> {
     sweep: Mutex<Sweep>,
     /// Runs the tasks of the cache, also if a handle is used outside of the runtime.
     pub(crate) runtime: Handle,
+    /// Present if that is the runtime of the crate's own thread.
+    background: Option<BackgroundThread>,
     name: String,
     random: Mutex<SmallRng>,
     paused: AtomicBool,
@@ -98,30 +101,31 @@ where
 }
 
 impl<K, V, S> SharedState<K, V, S> {
-    /// Returns the state of a cache on the current Tokio runtime. Its sweeper is started by
-    /// [`sweeper::start`](super::sweeper::start).
+    /// Returns the state of a cache on the current Tokio runtime, or on that of the crate's own thread. Its sweeper is
+    /// started by [`sweeper::start`](super::sweeper::start).
     ///
     /// # Panics
     ///
-    /// Panics outside of a Tokio runtime.
+    /// Panics outside of a Tokio runtime, unless `in_background`.
     pub(crate) fn new(
         store: Store<K, V, S>,
         causes: u8,
         event_capacity: usize,
         sweep: Sweep,
         name: String,
+        in_background: bool,
     ) -> Self
     where
         K: Hash + Eq,
         S: BuildHasher + Clone,
     {
-        let runtime = Handle::try_current().unwrap_or_else(|_| {
-            panic!(
-                "{name:?} must be built inside of a Tokio runtime, on which its sweeper runs: \
-                 in `#[tokio::main]`, `#[tokio::test]`, a task, or under `Handle::enter`"
-            )
-        });
-        let clock = Clock::new();
+        let (background, runtime, clock) = if in_background {
+            let (thread, runtime) = BackgroundThread::join();
+            // The clock of that runtime cannot be paused.
+            (Some(thread), runtime, Clock::real())
+        } else {
+            (None, current_runtime(&name), Clock::new())
+        };
         let journal = store.journal().clone();
         let publisher = Publisher::new(journal, clock.clone(), causes, event_capacity);
         let random = match sweep.seed {
@@ -135,6 +139,7 @@ impl<K, V, S> SharedState<K, V, S> {
             failed_loads: None,
             sweep: Mutex::new(sweep),
             runtime,
+            background,
             name,
             random: Mutex::new(random),
             paused: AtomicBool::new(false),
@@ -155,6 +160,11 @@ impl<K, V, S> SharedState<K, V, S> {
         let failed_loads = FailedLoads::new(self.clock.clone(), negative_ttl, max);
         self.failed_loads = Some(Box::new(failed_loads));
         self
+    }
+
+    /// Returns whether the [runtime](Self::runtime) is that of the crate's own thread, which always drives it.
+    pub(crate) fn runs_in_background(&self) -> bool {
+        self.background.is_some()
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -250,6 +260,15 @@ impl<K, V, S> Drop for SharedState<K, V, S> {
         // Streams hold the publisher and may outlive this state: they must see the end.
         self.publisher.close();
     }
+}
+
+fn current_runtime(name: &str) -> Handle {
+    Handle::try_current().unwrap_or_else(|_| {
+        panic!(
+            "{name:?} must be built inside of a Tokio runtime, on which its sweeper runs (in `#[tokio::main]`, \
+             `#[tokio::test]`, a task, or under `Handle::enter`), or with `background_thread()` anywhere"
+        )
+    })
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -11,7 +11,7 @@ use std::{
 #[cfg(feature = "dashboard")]
 use super::top_denied::{ShowKey, TopDenied};
 use super::{
-    ByWindow, Limit, RateLimiter, Window, algorithm::Algorithm, limiter::Limiter,
+    ByWindow, Limit, RateLimiter, SyncRateLimiter, Window, algorithm::Algorithm, limiter::Limiter,
     waiting::WaitSettings,
 };
 use crate::engine::{
@@ -33,6 +33,7 @@ pub struct RateLimiterBuilder<K, S = DefaultHasher> {
     shards: usize,
     hasher: S,
     name: String,
+    in_background: bool,
     keys: PhantomData<fn() -> K>,
     #[cfg(feature = "dashboard")]
     show_keys: Option<ShowKey<K>>,
@@ -81,6 +82,7 @@ impl<K> RateLimiterBuilder<K> {
             shards: default_shards(),
             hasher: DefaultHasher::default(),
             name: "limiter".to_owned(),
+            in_background: false,
             keys: PhantomData,
             #[cfg(feature = "dashboard")]
             show_keys: None,
@@ -190,6 +192,7 @@ impl<K, S> RateLimiterBuilder<K, S> {
             shards: self.shards,
             hasher,
             name: self.name,
+            in_background: self.in_background,
             keys: PhantomData,
             #[cfg(feature = "dashboard")]
             show_keys: self.show_keys,
@@ -199,6 +202,32 @@ impl<K, S> RateLimiterBuilder<K, S> {
     /// Sets the name of the limiter in logs, traces and [metrics](crate::guide::metrics). Defaults to `limiter`.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();
+        self
+    }
+
+    /// Removes idle keys on a thread of this crate, in place of the current Tokio runtime. So you can build the limiter
+    /// anywhere: in a `static`, in a constructor that is not async, in a program without a runtime.
+    ///
+    /// ```
+    /// use std::sync::LazyLock;
+    /// use fleeting::{Limit, RateLimiter};
+    ///
+    /// static LOGINS: LazyLock<RateLimiter<String>> = LazyLock::new(|| {
+    ///     RateLimiter::builder().limit(Limit::per_minute(5)).background_thread().build()
+    /// });
+    ///
+    /// fn main() {
+    ///     // From code that is not async:
+    ///     assert!(LOGINS.sync().check("ada").is_ok());
+    /// }
+    /// ```
+    ///
+    /// The thread is the one of [`Builder::background_thread`](crate::Builder::background_thread), with the same rules:
+    /// the clock is real time, and the limiter outlives every runtime.
+    #[doc(alias = "without a runtime")]
+    #[doc(alias = "static")]
+    pub fn background_thread(mut self) -> Self {
+        self.in_background = true;
         self
     }
 
@@ -238,21 +267,23 @@ where
     ///
     /// # Panics
     ///
-    /// Panics without a [`limit`](RateLimiterBuilder::limit), outside of a Tokio runtime, and on a runtime without a
-    /// time driver (`enable_time`).
+    /// Panics without a [`limit`](RateLimiterBuilder::limit). Panics outside of a Tokio runtime and on one without a time
+    /// driver (`enable_time`), unless it runs on the [background thread](RateLimiterBuilder::background_thread).
     pub fn build(self) -> RateLimiter<K, S> {
         assert!(!self.limits.is_empty(), "a rate limiter needs at least one limit, got none");
-        RateLimiter(match self.window {
+        let inner = SyncRateLimiter(match self.window {
             Window::Log => ByWindow::Log(self.limiter()),
             Window::Buckets(_) => ByWindow::Buckets(self.limiter()),
             Window::Gcra => ByWindow::Gcra(self.limiter()),
-        })
+        });
+        RateLimiter { inner }
     }
 
     fn limiter<A: Algorithm>(self) -> Arc<Limiter<K, A, S>> {
         let hasher = self.hasher.clone();
         let store = Store::new(self.shards, 0, self.hasher).bounded(self.max_keys);
-        let shared = sweeper::start(SharedState::new(store, 0, 1, self.sweep, self.name));
+        let state = SharedState::new(store, 0, 1, self.sweep, self.name, self.in_background);
+        let shared = sweeper::start(state);
         let limiter = Limiter::new(
             shared,
             self.window,

@@ -8,7 +8,6 @@ use std::{
     hash::{BuildHasher, Hash},
     num::NonZeroU64,
     sync::{Arc, Weak},
-    task::{Context, Poll, ready},
 };
 
 use equivalent::Equivalent;
@@ -34,7 +33,6 @@ use super::{
 };
 use crate::engine::{
     clock::{Now, Tick},
-    coop,
     state::SharedState,
     store::{Cause, Entry, Location, VacantEntry},
     sync::atomic::{AtomicU64, Ordering::Relaxed},
@@ -111,22 +109,15 @@ where
 
     /// Charges `cost` to `key` by the limiter's own limits, or returns the denial.
     #[inline(always)]
-    pub(super) fn poll_check<Q>(
-        &self,
-        cx: &mut Context<'_>,
-        key: &Q,
-        cost: u32,
-    ) -> Poll<Result<Permit, Limited>>
+    pub(super) fn check_n<Q>(&self, key: &Q, cost: u32) -> Result<Permit, Limited>
     where
         Q: ToKey<K> + ?Sized,
     {
-        ready!(coop::poll_proceed(cx));
         match self.current_limits.unchanged() {
             Some(limit_set) if !limit_set.as_call_limits().decides(cost) => {
-                let (by, caller) = (limit_set.as_call_limits(), Caller::Final);
-                Poll::Ready(self.run_check(key, by, cost, caller, None))
+                self.run_check(key, limit_set.as_call_limits(), cost, Caller::Final, None)
             }
-            _ => Poll::Ready(self.decide(key, None, cost, Caller::Final, None)),
+            _ => self.decide(key, None, cost, Caller::Final, None),
         }
     }
 

@@ -27,7 +27,7 @@ where
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
-        dispatch!(&self.0, limiter => limiter.earliest_denial(key, Some(limits), cost, || 0))
+        dispatch!(&self.inner.0, limiter => limiter.earliest_denial(key, Some(limits), cost, || 0))
     }
 }
 

@@ -29,7 +29,7 @@ where
 {
     /// Decides as a check of `cost` units, and charges nothing: the permit has cost 0.
     pub(crate) fn probe(&self, key: &K, cost: u32, limits: Option<&[Limit]>) -> Probed {
-        let probed = dispatch!(&self.0, limiter => limiter.probe(key, cost, limits));
+        let probed = dispatch!(&self.inner.0, limiter => limiter.probe(key, cost, limits));
         self.count_probe(key, limits, probed)
     }
 
@@ -42,7 +42,7 @@ where
         limits: Option<&[Limit]>,
         max_wait: Duration,
     ) -> (Probed, bool) {
-        let (probed, has_waited) = dispatch!(&self.0, limiter => {
+        let (probed, has_waited) = dispatch!(&self.inner.0, limiter => {
             limiter.probe_within(key, cost, limits, max_wait).await
         });
         (self.count_probe(key, limits, probed), has_waited)
@@ -51,7 +51,7 @@ where
     /// Charges `cost` units, even above a quota; the excess is a debt.
     #[cfg(feature = "axum")]
     pub(crate) fn charge_anyway(&self, key: &K, cost: u32, limits: Option<&[Limit]>) {
-        dispatch!(&self.0, limiter => limiter.charge_anyway(key, cost, limits));
+        dispatch!(&self.inner.0, limiter => limiter.charge_anyway(key, cost, limits));
     }
 
     fn count_probe(
@@ -61,7 +61,7 @@ where
         (decided, remaining): Probed,
     ) -> Probed {
         let count = |limited: Limited| match limited.ready_at() {
-            Some(_) => dispatch!(&self.0, limiter => {
+            Some(_) => dispatch!(&self.inner.0, limiter => {
                 limiter.count_denied_waiter(key, limits, limited)
             }),
             // As for checks: a cost that can never pass is not counted.

@@ -35,7 +35,7 @@ where
         limits: Option<&[Limit]>,
     ) -> (Result<Permit, Limited>, PerLimit<Remaining>) {
         let observed = Observed::default();
-        let decided = dispatch!(&self.0, limiter => {
+        let decided = dispatch!(&self.inner.0, limiter => {
             limiter.decide(key, limits, cost, Caller::Final, Some(&observed))
         });
         // If the cost alone decided, nothing was observed.
@@ -52,7 +52,7 @@ where
         max_wait: Duration,
     ) -> (Result<Permit, Limited>, PerLimit<Remaining>, bool) {
         let mut remaining = None;
-        let (decided, has_waited) = dispatch!(&self.0, limiter => {
+        let (decided, has_waited) = dispatch!(&self.inner.0, limiter => {
             limiter.until_ready(key, cost, limits, Some(max_wait), Some(&mut remaining)).await
         });
         // A call that was denied because of the queue ahead of it observed nothing.
@@ -62,28 +62,28 @@ where
     /// Returns the remaining quota of each limit.
     pub(crate) fn remaining(&self, key: &K, limits: Option<&[Limit]>) -> PerLimit<Remaining> {
         // A cost of 0 always passes.
-        dispatch!(&self.0, limiter => limiter.probe(key, 0, limits).1)
+        dispatch!(&self.inner.0, limiter => limiter.probe(key, 0, limits).1)
     }
 }
 
 impl<K, S> RateLimiter<K, S> {
     /// Returns the limits set by `set_limits`; `None` while the first ones apply.
     pub(crate) fn changed_limits(&self) -> Option<Arc<[Limit]>> {
-        dispatch!(&self.0, limiter => limiter.changed_limits())
+        dispatch!(&self.inner.0, limiter => limiter.changed_limits())
     }
 
     /// Returns the current time of the limiter's clock.
     pub(crate) fn lazy_now(&self) -> LazyNow<'_> {
-        dispatch!(&self.0, limiter => limiter.lazy_now())
+        dispatch!(&self.inner.0, limiter => limiter.lazy_now())
     }
 
     pub(crate) fn instant(&self, at: Tick) -> Instant {
-        dispatch!(&self.0, limiter => limiter.instant(at))
+        dispatch!(&self.inner.0, limiter => limiter.instant(at))
     }
 
     /// Counts a denied request that a layer in shadow mode admitted.
     pub(crate) fn count_shadowed(&self) {
-        dispatch!(&self.0, limiter => limiter.shadowed.fetch_add(1, Relaxed));
+        dispatch!(&self.inner.0, limiter => limiter.shadowed.fetch_add(1, Relaxed));
     }
 }
 

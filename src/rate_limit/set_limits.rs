@@ -60,14 +60,14 @@ where
     pub fn set_limits(&self, limits: impl IntoIterator<Item = Limit>) {
         let limits: Vec<Limit> = limits.into_iter().collect();
         assert!(!limits.is_empty(), "a rate limiter needs at least one limit, got none");
-        dispatch!(&self.0, limiter => limiter.set_limits(limits));
+        dispatch!(&self.inner.0, limiter => limiter.set_limits(limits));
     }
 }
 
 impl<K, S> RateLimiter<K, S> {
     /// Returns the limiter's own limits, which apply unless a call gives others.
     pub fn limits(&self) -> Arc<[Limit]> {
-        dispatch!(&self.0, limiter => limiter.limits())
+        dispatch!(&self.inner.0, limiter => limiter.limits())
     }
 }
 

@@ -22,7 +22,7 @@ where
 {
     /// Returns the statistics of the limiter. O(shards).
     pub fn stats(&self) -> LimiterStats {
-        dispatch!(&self.0, limiter => limiter.stats())
+        dispatch!(&self.inner.0, limiter => limiter.stats())
     }
 
     /// Returns the limiter's limits, each with its share of the denials in [`stats`](RateLimiter::stats).
@@ -45,7 +45,7 @@ where
     /// # }
     /// ```
     pub fn denials(&self) -> Vec<(Limit, u64)> {
-        dispatch!(&self.0, limiter => limiter.denials())
+        dispatch!(&self.inner.0, limiter => limiter.denials())
     }
 }
 

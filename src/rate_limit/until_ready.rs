@@ -86,7 +86,7 @@ where
     where
         Q: ToKey<K> + ?Sized,
     {
-        dispatch!(&self.0, limiter => {
+        dispatch!(&self.inner.0, limiter => {
             limiter.until_ready(key, cost, None, None, None).await.0
         })
     }
@@ -130,7 +130,7 @@ where
     where
         Q: ToKey<K> + ?Sized,
     {
-        dispatch!(&self.0, limiter => {
+        dispatch!(&self.inner.0, limiter => {
             limiter.until_ready(key, 1, None, Some(max_wait), None).await.0
         })
     }

@@ -61,6 +61,7 @@ mod streams;
 mod streams_model;
 mod stress;
 mod sweeper;
+mod sync_handle;
 mod tag_backlog;
 mod tags;
 mod tags_threads;

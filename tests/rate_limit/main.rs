@@ -36,5 +36,6 @@ mod runtimes;
 mod settle;
 mod several_limits;
 mod stress;
+mod sync_handle;
 mod wait_queue;
 mod waiting;

@@ -12,7 +12,7 @@ use super::{
     ttl::TimeToLive,
 };
 use crate::{
-    cache::{Cache, reentrancy::ReentrancyScope},
+    cache::{SyncCache, reentrancy::ReentrancyScope},
     engine::{
         state::SharedState,
         store::{Flight, Location, Lookup, Member, Preceding},
@@ -61,7 +61,7 @@ impl LoadCall {
     }
 }
 
-impl<K, V, S> Cache<K, V, S>
+impl<K, V, S> SyncCache<K, V, S>
 where
     K: Hash + Eq + Clone + Send + Sync + 'static,
     V: Clone + Send + Sync + 'static,

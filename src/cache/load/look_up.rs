@@ -9,7 +9,7 @@ use std::{
 use equivalent::Equivalent;
 
 use crate::{
-    cache::Cache,
+    cache::SyncCache,
     engine::{
         clock::{CallTime, Now},
         coop,
@@ -48,7 +48,7 @@ impl<V> Hit<V> {
     }
 }
 
-impl<K, V, S> Cache<K, V, S>
+impl<K, V, S> SyncCache<K, V, S>
 where
     K: Hash + Eq + Clone + Send + Sync + 'static,
     V: Clone + Send + Sync + 'static,

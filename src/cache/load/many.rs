@@ -16,7 +16,7 @@ use super::{
     ttl::TimeToLive,
 };
 use crate::{
-    cache::{Cache, reentrancy::ReentrancyScope},
+    cache::{Cache, SyncCache, reentrancy::ReentrancyScope},
     engine::{
         coop,
         store::{Flight, Lookup},
@@ -37,7 +37,7 @@ where
     K: Hash + Eq,
     S: BuildHasher + Clone,
 {
-    cache: &'a Cache<K, V, S>,
+    cache: &'a SyncCache<K, V, S>,
     keys: Vec<K>,
     calls: Vec<LoadCall>,
     values: Vec<Option<V>>,
@@ -137,10 +137,10 @@ where
                 })
                 .collect();
             let load = BulkLoad {
-                cache: self,
+                cache: &self.inner,
                 calls: distinct
                     .iter()
-                    .map(|key| LoadCall::new(self.shared.store.locate(key)))
+                    .map(|key| LoadCall::new(self.inner.shared.store.locate(key)))
                     .collect(),
                 values: distinct.iter().map(|_| None).collect(),
                 pending: (0..distinct.len()).collect(),
@@ -277,9 +277,7 @@ where
                     let (key, ttl) = (self.keys[slot].clone(), ttl.with_tags(value));
                     cache.store_loaded(&guard, key, value, ttl);
                     guard.finish(Lookup::Loaded(value.clone()));
-                    if cache.has_deferred_evictions() {
-                        cache.finish_evictions(()).await;
-                    }
+                    cache.finish(()).await;
                 }
                 (None, Some(guard)) => guard.finish(Lookup::Failed(Arc::new(NotReturned))),
                 (_, None) => {}

@@ -14,7 +14,7 @@ use super::{
     ttl::TimeToLive,
 };
 use crate::{
-    cache::{Cache, reentrancy::ReentrancyScope},
+    cache::{Cache, SyncCache, reentrancy::ReentrancyScope},
     engine::{coop, store::Lookup, to_key::ToKey},
 };
 
@@ -103,12 +103,12 @@ where
     {
         async move {
             coop::proceed().await;
-            let hit = match self.look_up(key) {
+            let hit = match self.inner.look_up(key) {
                 Some(Hit { value, refresh: None }) => return value,
                 hit => hit,
             };
             let loader = async move || Ok::<_, Infallible>(loader().await);
-            match Box::pin(self.refresh_or_load(hit, key, ttl, loader)).await {
+            match Box::pin(self.inner.refresh_or_load(hit, key, ttl, loader)).await {
                 Ok((value, _)) => value,
                 Err(never) => match *never {},
             }
@@ -162,10 +162,10 @@ where
     {
         async move {
             coop::proceed().await;
-            match self.look_up(key) {
+            match self.inner.look_up(key) {
                 Some(Hit { value, refresh: None }) => Ok(value),
                 hit => {
-                    let loaded = Box::pin(self.refresh_or_load(hit, key, ttl, loader)).await;
+                    let loaded = Box::pin(self.inner.refresh_or_load(hit, key, ttl, loader)).await;
                     loaded.map(|(value, _)| value)
                 }
             }
@@ -214,13 +214,20 @@ where
     {
         async move {
             coop::proceed().await;
-            match self.look_up(key) {
+            match self.inner.look_up(key) {
                 Some(Hit { value, refresh: None }) => Ok((value, Freshness::Fresh)),
-                hit => Box::pin(self.refresh_or_load(hit, key, ttl, loader)).await,
+                hit => Box::pin(self.inner.refresh_or_load(hit, key, ttl, loader)).await,
             }
         }
     }
+}
 
+impl<K, V, S> SyncCache<K, V, S>
+where
+    K: Hash + Eq + Clone + Send + Sync + 'static,
+    V: Clone + Send + Sync + 'static,
+    S: BuildHasher + Clone + Send + Sync + 'static,
+{
     /// Refreshes the value that a look-up found, in the background, or loads it if there is none. Callers box its
     /// future, so that a hit does not pay for the size of a load.
     async fn refresh_or_load<Q, E, F, Fut>(
@@ -312,9 +319,7 @@ where
                 let ttl = ttl.with_tags(&value);
                 self.store_loaded(&load_guard, key.to_key(), &value, ttl);
                 load_guard.finish(Lookup::Loaded(value.clone()));
-                if self.has_deferred_evictions() {
-                    self.finish_evictions(()).await;
-                }
+                self.finish(()).await;
                 Ok((value, Freshness::Loaded))
             }
             Err(error) => {

@@ -74,11 +74,11 @@ where
     {
         async move {
             coop::proceed().await;
-            if let Some(value) = self.look_up_live(key) {
+            if let Some(value) = self.inner.look_up_live(key) {
                 return value;
             }
             let loader = || async move { Ok::<_, Infallible>(future.await) };
-            match Box::pin(self.load(key, ttl, loader)).await {
+            match Box::pin(self.inner.load(key, ttl, loader)).await {
                 Ok((value, _)) => value,
                 Err(never) => match *never {},
             }
@@ -130,10 +130,10 @@ where
     {
         async move {
             coop::proceed().await;
-            if let Some(value) = self.look_up_live(key) {
+            if let Some(value) = self.inner.look_up_live(key) {
                 return Ok(value);
             }
-            Box::pin(self.load(key, ttl, || future)).await.map(|(value, _)| value)
+            Box::pin(self.inner.load(key, ttl, || future)).await.map(|(value, _)| value)
         }
     }
 }

@@ -21,7 +21,7 @@ use super::{
     ttl::TimeToLive,
 };
 use crate::{
-    cache::{Cache, WeakCache, reentrancy::ReentrancyScope},
+    cache::{Cache, SyncCache, WeakCache, reentrancy::ReentrancyScope},
     engine::{
         coop, panics,
         store::{Lookup, Seen},
@@ -87,12 +87,12 @@ where
         coop::proceed().await;
         // Boxed, because the future of a load is several times as large as the value.
         let refresh = Box::pin(async move {
-            let mut call = LoadCall::refresh(self.shared.store.locate(key));
+            let mut call = LoadCall::refresh(self.inner.shared.store.locate(key));
             loop {
-                match self.join_flight(&mut call, key).await {
+                match self.inner.join_flight(&mut call, key).await {
                     Lookup::Leader(load_guard) => {
                         let loader = async move || Ok::<_, Infallible>(loader().await);
-                        return match self.run_loader(load_guard, key, ttl, loader).await {
+                        return match self.inner.run_loader(load_guard, key, ttl, loader).await {
                             Ok((value, _)) => value,
                             Err(never) => match *never {},
                         };
@@ -106,7 +106,14 @@ where
         });
         refresh.await
     }
+}
 
+impl<K, V, S> SyncCache<K, V, S>
+where
+    K: Hash + Eq + Clone + Send + Sync + 'static,
+    V: Clone + Send + Sync + 'static,
+    S: BuildHasher + Clone + Send + Sync + 'static,
+{
     /// Starts to reload the value that was `seen`, in the background on a [driven runtime](Self::driven_runtime). Does
     /// nothing if a load of the key is running or has replaced the value since, or if a recent failure's backoff has
     /// not ended.
@@ -158,7 +165,8 @@ where
     /// to it.
     fn driven_runtime(&self) -> Handle {
         let own = &self.shared.runtime;
-        if own.runtime_flavor() != RuntimeFlavor::CurrentThread {
+        if own.runtime_flavor() != RuntimeFlavor::CurrentThread || self.shared.runs_in_background()
+        {
             return own.clone();
         }
         let current = Handle::try_current().ok().filter(|_| has_timer());
@@ -210,7 +218,7 @@ async fn run_refresh<K, V, S, E, F, Fut>(
         }
     };
     let loaded = panics::caught(limited).await;
-    let Some(cache) = weak_cache.upgrade() else { return };
+    let Some(Cache { inner: cache }) = weak_cache.upgrade() else { return };
     cache.freshness_policy.loads.record(start.elapsed(), !matches!(loaded, Ok(Some(Ok(_)))));
     // `Clone`, `Hash`, `Eq` and `Drop` of keys and values are user code too and may panic.
     let stored = loaded.and_then(|loaded| {
@@ -224,9 +232,7 @@ async fn run_refresh<K, V, S, E, F, Fut>(
     match stored {
         Ok(Some(Ok(value))) => {
             load_guard.finish(Lookup::Loaded(value));
-            if cache.has_deferred_evictions() {
-                cache.finish_evictions(()).await;
-            }
+            cache.finish(()).await;
         }
         Ok(Some(Err(error))) => {
             let error = Arc::new(error);

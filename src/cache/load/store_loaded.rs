@@ -7,14 +7,14 @@ use std::{
 
 use super::join::LoadGuard;
 use crate::{
-    cache::Cache,
+    cache::SyncCache,
     engine::{
         state::SharedState,
         store::{Failure, Flight},
     },
 };
 
-impl<K, V, S> Cache<K, V, S>
+impl<K, V, S> SyncCache<K, V, S>
 where
     K: Hash + Eq + Clone + Send + Sync + 'static,
     V: Clone + Send + Sync + 'static,

@@ -14,6 +14,7 @@ use shuttle::{future::block_on, rand::Rng, sync::atomic::AtomicU64, thread};
 
 use super::{Parts, explore, iterations, spawn};
 use crate::engine::{
+    block_on::block_on as block_on_thread,
     clock::{Deadline, Now, Tick},
     event::Cause,
     store::{Flight, Lookup, Member, Preceding, Seen, Store},
@@ -40,7 +41,12 @@ fn get_or_load(parts: &Parts, value: u32, running: &AtomicU32) -> Option<u32> {
                 leave();
                 return None;
             }
-            match block_on(flight.wait(preceding)) {
+            // A task, or a caller of a method that is not async.
+            let waited = match shuttle::rand::thread_rng().gen_bool(0.5) {
+                true => block_on(flight.wait(preceding)),
+                false => block_on_thread(flight.wait(preceding)),
+            };
+            match waited {
                 Lookup::Leader(()) => {
                     let found = parts.store.restart_load(place, &1, &flight, false, &parts.start);
                     if let ControlFlow::Break(value) = found {

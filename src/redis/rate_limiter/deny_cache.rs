@@ -76,7 +76,14 @@ impl DenyCache {
         let store = Store::new(default_shards(), 0, DefaultHasher::default()).bounded(subjects);
         Self {
             // No cause is published, so the event capacity of 1 is not used.
-            cache: sweeper::start(SharedState::new(store, 0, 1, Sweep::default(), name.to_owned())),
+            cache: sweeper::start(SharedState::new(
+                store,
+                0,
+                1,
+                Sweep::default(),
+                name.to_owned(),
+                false,
+            )),
             versions: [const { AtomicU64::new(0) }; STRIPES],
             generation: AtomicU64::new(0),
         }
