@@ -11,6 +11,7 @@ mod calls;
 mod compute;
 mod contents;
 mod deadlines;
+mod foreign_names;
 mod freshness_policy;
 mod iter;
 mod key_futures;

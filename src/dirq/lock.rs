@@ -240,6 +240,19 @@ impl<T: Send + 'static> Lock<T> {
         self.unlock_after(Outcome::Failed(reason)).await
     }
 
+    /// Is [`fail`](Lock::fail) with the reason "nack". rustc would otherwise offer `ack`, which does the opposite.
+    ///
+    /// # Errors
+    ///
+    /// As for [`fail`](Lock::fail).
+    #[deprecated(
+        note = "use `fail`, or `release` if the element should be available again at once"
+    )]
+    #[doc(hidden)]
+    pub async fn nack(self) -> Result<(), Error> {
+        self.fail("nack").await
+    }
+
     /// Unlocks the element as if it had not been delivered: it can be locked again immediately, and this does not count
     /// as a failed attempt. A worker that shuts down releases the elements that it has not begun.
     ///

@@ -131,6 +131,13 @@ impl<K, V> Claim<K, V> {
         self.shared.with(|entries| entries.fail(self.claimed.id, reason, now))
     }
 
+    /// Is [`fail`](Claim::fail) with the reason "nack". rustc would otherwise offer `ack`, which does the opposite.
+    #[deprecated(note = "use `fail`, or `release` if the entry should be due again at once")]
+    #[doc(hidden)]
+    pub async fn nack(self) -> bool {
+        self.fail("nack").await
+    }
+
     /// Gives the entry back as if it had not been delivered: it is due immediately, with its original
     /// deadline, and this does not count as a failed attempt. Returns `false` if the claim is void.
     ///

@@ -64,8 +64,8 @@ impl<K, V, S> Builder<K, V, S> {
     /// use, so that their users get a warning with the right name instead of a cache without a bound.
     #[deprecated(note = "use `max_entries`, or `max_weight` with a weigher")]
     #[doc(hidden)]
-    pub fn max_capacity(self, entries: usize) -> Self {
-        self.max_entries(entries)
+    pub fn max_capacity(self, entries: u64) -> Self {
+        self.max_entries(usize::try_from(entries).unwrap_or(usize::MAX))
     }
 
     /// Sets the maximum total weight of the entries; otherwise the same as [`max_entries`](Builder::max_entries).

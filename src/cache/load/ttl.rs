@@ -31,6 +31,11 @@ use std::time::Duration;
 /// assert_eq!(names.ttl(&7).await.as_secs(), 3_600);
 /// # }
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a TTL",
+    label = "expected a `Duration`, an `Option<Duration>`, or a closure from the value to a `Duration`",
+    note = "the TTL is the argument between the key and the loader; `None` is the default TTL of the cache"
+)]
 pub trait TimeToLive<V> {
     /// Returns the TTL of `value`; `None` means the default TTL of the cache.
     fn of(&self, value: &V) -> Option<Duration>;

@@ -152,6 +152,17 @@ impl<K, V> Claim<K, V> {
         self.end_failed(None, Some(reason)).await
     }
 
+    /// Is [`fail`](Claim::fail) with the reason "nack". rustc would otherwise offer `ack`, which does the opposite.
+    ///
+    /// # Errors
+    ///
+    /// As for [`fail`](Claim::fail).
+    #[deprecated(note = "use `fail`, or `release` if the entry should be available again at once")]
+    #[doc(hidden)]
+    pub async fn nack(self) -> Result<bool, Error> {
+        self.fail("nack").await
+    }
+
     /// Returns the entry to the dictionary as if it had not been delivered: it is due immediately, with its original
     /// deadline, and this does not count as a failed attempt; returns false if the claim is void.
     ///
