@@ -43,29 +43,77 @@ use crate::engine::{
     ttl::Ttl,
 };
 
-/// A map whose entries stay after their deadline until a caller takes them.
+/// A map of things to do later: each entry has a deadline, stays after it, and is then delivered to exactly one caller.
 ///
-/// A `TimeoutDict` is a handle to one shared dictionary; cloning it is cheap. An entry may have a deadline;
-/// it is due as soon as `now >= deadline`. Unlike in a [`Cache`](crate::Cache), a due entry stays readable
-/// and is removed only by a call. [`take_expired`](Self::take_expired) and
-/// [`next_expired`](Self::next_expired) return each entry to exactly one caller, for any number of tasks and
-/// threads. If an entry must not be lost when the task that received it fails,
-/// [`claim_expired`](Self::claim_expired) and [`next_claim`](Self::next_claim) lease it to the caller for a
-/// given time. It is removed when it is acknowledged ([`Claim::ack`]), and delivered again if it is not.
+/// Use it for jobs, retries, reminders, or sessions that need work when they end:
 ///
-/// If a claim is dropped without an acknowledgement, the attempt has failed, and the entry is delivered again
-/// after a delay that grows with each failure. [`max_attempts`](TimeoutDictBuilder::max_attempts) limits the
-/// number of failed attempts; an entry that reaches it is *dead*. A dead entry stays readable. No method that
-/// takes or claims entries returns it, except [`take_dead`](Self::take_dead), until it is
-/// [revived](Self::revive) or set. [`dead_letters`](Self::dead_letters) lists dead entries with the reasons
-/// of their failures.
+/// ```
+/// use std::time::Duration;
+/// use fleeting::TimeoutDict;
 ///
-/// Due entries are returned in the order of their deadlines. Entries with equal deadlines are returned in the
-/// order in which they were set. A leased entry is not delivered to other callers until its lease ends; it
-/// can still be read, set and removed. Lookups take any borrowed form of the key (`&str` for `String`).
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+/// let logins = TimeoutDict::new();
+/// logins.set("ada", 1, Duration::from_secs(30)).await;
+/// logins.set("grace", 2, Duration::from_secs(20)).await;
+/// assert!(logins.take_expired(100).await.is_empty());
 ///
-/// An entry with a TTL of zero is due immediately. If the TTL overflows, as [`Duration::MAX`] does, the entry
-/// has no deadline.
+/// tokio::time::advance(Duration::from_secs(30)).await;
+/// assert_eq!(logins.get("ada").await, Some(1), "due entries stay readable");
+/// assert_eq!(logins.take_expired(100).await, [("grace", 2), ("ada", 1)]);
+/// assert_eq!(logins.get("ada").await, None);
+/// # }
+/// ```
+///
+/// A `TimeoutDict` is a handle to one shared dictionary; cloning it is cheap. You may call it from any number of
+/// tasks and threads.
+///
+/// # Deadlines
+///
+/// An entry is due as soon as `now >= deadline`. Unlike in a [`Cache`](crate::Cache), a due entry stays readable
+/// until a call removes it.
+///
+/// * An entry with a TTL of zero is due immediately.
+/// * If the TTL overflows, as [`Duration::MAX`] does, the entry has no deadline.
+/// * You get due entries in the order of their deadlines. Entries with equal deadlines come in the order in which
+///   they were set.
+/// * You can look up an entry by any borrowed form of its key (`&str` for `String`).
+///
+/// # At most once, or at least once
+///
+/// [`take_expired`](Self::take_expired) and [`next_expired`](Self::next_expired) remove the entries that they return.
+/// Each entry goes to exactly one caller. If that caller fails, the entry is lost.
+///
+/// [`claim_expired`](Self::claim_expired) and [`next_claim`](Self::next_claim) lease an entry to you for a given time.
+/// You remove it with [`Claim::ack`] when your work is done; otherwise it is delivered again:
+///
+/// ```
+/// # use std::time::Duration;
+/// # use fleeting::TimeoutDict;
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+/// # let send = async |_: &&str, attempt: u32| attempt > 1;
+/// let mails = TimeoutDict::new();
+/// mails.set("ada", "your code is 1234", Duration::ZERO).await;
+///
+/// while !mails.is_empty().await {
+///     let mail = mails.next_claim(Duration::from_secs(60)).await;
+///     if send(mail.value(), mail.attempts()).await {
+///         mail.ack().await;
+///     } // else the claim is dropped, and you get the mail again after about a second
+/// }
+/// # }
+/// ```
+///
+/// A leased entry is not delivered to other callers until its lease ends. It can still be read, set and removed.
+///
+/// # Retries and dead entries
+///
+/// If you drop a claim without an acknowledgement, the attempt has failed. The entry is delivered again after a delay
+/// that grows with each failure ([`backoff`](TimeoutDictBuilder::backoff)).
+///
+/// [`max_attempts`](TimeoutDictBuilder::max_attempts) limits the number of failed attempts; an entry that reaches it is
+/// *dead*. A dead entry stays readable. No method that takes or claims entries returns it, except
+/// [`take_dead`](Self::take_dead), until you [revive](Self::revive) or set it. [`dead_letters`](Self::dead_letters)
+/// lists dead entries with the reasons of their failures.
 ///
 /// # Migrating from the Python timeout dictionary
 ///
@@ -105,28 +153,9 @@ use crate::engine::{
 /// wait, a task on the runtime of the first of them ensures that due entries are delivered although a
 /// waiter is not polled; if that runtime is not driven, they are delivered when the waiter is polled or
 /// dropped. A dictionary that is created on a runtime whose clock can be paused (`current_thread`) uses
-/// the clock of that runtime; otherwise it uses real time. A waiter on a runtime with a different clock,
-/// such as a test that pauses time, checks the clock of the dictionary every 10 ms from the time at which
-/// its own clock has reached the deadline.
-///
-/// # Examples
-///
-/// ```
-/// use std::time::Duration;
-/// use fleeting::TimeoutDict;
-///
-/// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
-/// let logins = TimeoutDict::new();
-/// logins.set("ada", 1, Duration::from_secs(30)).await;
-/// logins.set("grace", 2, Duration::from_secs(20)).await;
-/// assert!(logins.take_expired(100).await.is_empty());
-///
-/// tokio::time::advance(Duration::from_secs(30)).await;
-/// assert_eq!(logins.get("ada").await, Some(1), "due entries stay readable");
-/// assert_eq!(logins.take_expired(100).await, [("grace", 2), ("ada", 1)]);
-/// assert_eq!(logins.get("ada").await, None);
-/// # }
-/// ```
+/// the clock of that runtime; otherwise it uses real time. If the clock of the waiter's runtime is a different
+/// one, for example paused by a test, the waiter sleeps until its own clock has reached the deadline. From then on
+/// it looks at the dictionary's clock every 10 ms.
 pub struct TimeoutDict<K, V, S = DefaultHasher> {
     shared: Arc<SharedState<K, V>>,
     hasher: S,
@@ -138,6 +167,16 @@ where
     V: Clone + Send + Sync + 'static,
 {
     /// Creates an empty dictionary.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::TimeoutDict;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let sessions: TimeoutDict<String, u64> = TimeoutDict::new();
+    /// sessions.set("token".to_owned(), 7, Duration::from_secs(1_800)).await;
+    /// assert_eq!(sessions.get("token").await, Some(7));
+    /// # }
+    /// ```
     pub fn new() -> Self {
         Self::with_hasher(DefaultHasher::default())
     }
@@ -151,11 +190,18 @@ where
 {
     /// Creates an empty dictionary that hashes keys with `hasher`. If an attacker can choose keys, std's
     /// `RandomState` resists collisions better than the default.
+    ///
+    /// ```
+    /// # use std::collections::hash_map::RandomState;
+    /// # use fleeting::TimeoutDict;
+    /// // Users choose the keys.
+    /// let logins: TimeoutDict<String, u64, _> = TimeoutDict::with_hasher(RandomState::new());
+    /// ```
     pub fn with_hasher(hasher: S) -> Self {
         TimeoutDict::<K, V>::builder().hasher(hasher).build()
     }
 
-    /// Sets the value of `key`, due in `ttl`. Returns the value that it replaces, even if that is due,
+    /// Sets the value of `key`, due in `ttl`. You get back the value that it replaces, even if that is due,
     /// claimed or dead.
     ///
     /// A claim on the replaced value becomes void. The number of failed attempts is reset to zero.
@@ -184,8 +230,8 @@ where
 
     /// Sets the value of `key`, due in `ttl`, only if the key has no entry. Returns whether it was set.
     ///
-    /// An entry that is due, claimed or dead also prevents it, and is not changed. So a job is queued once
-    /// until it is acknowledged or removed, regardless of the number of calls.
+    /// So you can queue a job as often as you like: it is there once, until it is acknowledged or removed. An
+    /// entry that is due, claimed or dead also prevents the call, and is not changed.
     ///
     /// # Cancel safety
     ///
@@ -217,9 +263,25 @@ where
     }
 
     /// Sets the deadline of `key` to `ttl` from now, even if the entry is due already. Returns `false` if
-    /// there is no entry, or if it is dead. A claim on the entry becomes void and counts as a failed attempt;
-    /// if that was the last allowed attempt, the entry becomes dead and the call returns `false`. Earlier
-    /// failed attempts still count.
+    /// there is no entry, or if it is dead.
+    ///
+    /// A claim on the entry becomes void and counts as a failed attempt. If that was the last allowed attempt,
+    /// the entry becomes dead and the call returns `false`. Earlier failed attempts still count.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::{TimeoutDict, Ttl};
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let half_an_hour = Duration::from_secs(1_800);
+    /// let sessions = TimeoutDict::new();
+    /// sessions.set("token", "ada", half_an_hour).await;
+    /// tokio::time::advance(Duration::from_secs(600)).await;
+    ///
+    /// // Each request of a session extends it.
+    /// assert!(sessions.set_timeout("token", half_an_hour).await);
+    /// assert_eq!(sessions.ttl("token").await, Ttl::Remaining(half_an_hour));
+    /// # }
+    /// ```
     pub async fn set_timeout<Q>(&self, key: &Q, ttl: Duration) -> bool
     where
         Q: Hash + Equivalent<K> + ?Sized,
@@ -229,8 +291,23 @@ where
         self.set_deadline(key, now.after(ttl), now).is_some()
     }
 
-    /// Removes the deadline of `key` and keeps its entry. Returns `true` if it had a deadline. A claim on the
-    /// entry becomes void and counts as a failed attempt, as in [`set_timeout`](Self::set_timeout).
+    /// Removes the deadline of `key` and keeps its entry. Returns `true` if it had a deadline.
+    ///
+    /// A claim on the entry becomes void and counts as a failed attempt, as in
+    /// [`set_timeout`](Self::set_timeout).
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::{TimeoutDict, Ttl};
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let orders = TimeoutDict::new();
+    /// orders.set("order 7", "unpaid", Duration::from_secs(900)).await;
+    ///
+    /// // It is paid: it will not be cancelled.
+    /// assert!(orders.remove_timeout("order 7").await);
+    /// assert_eq!(orders.ttl("order 7").await, Ttl::Persistent);
+    /// # }
+    /// ```
     pub async fn remove_timeout<Q>(&self, key: &Q) -> bool
     where
         Q: Hash + Equivalent<K> + ?Sized,
@@ -241,6 +318,17 @@ where
     }
 
     /// Returns a clone of the value of `key`, even if it is due, claimed or dead.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::TimeoutDict;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let carts = TimeoutDict::new();
+    /// carts.set("ada", vec!["book"], Duration::ZERO).await;
+    /// assert_eq!(carts.get("ada").await, Some(vec!["book"]), "due, and not taken yet");
+    /// assert_eq!(carts.get("bob").await, None);
+    /// # }
+    /// ```
     pub async fn get<Q>(&self, key: &Q) -> Option<V>
     where
         Q: Hash + Equivalent<K> + ?Sized,
@@ -251,6 +339,16 @@ where
     }
 
     /// Returns whether `key` has an entry, even if that is due, claimed or dead.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::TimeoutDict;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let jobs = TimeoutDict::new();
+    /// jobs.set("nightly report", (), Duration::from_secs(3_600)).await;
+    /// assert!(jobs.contains_key("nightly report").await);
+    /// # }
+    /// ```
     pub async fn contains_key<Q>(&self, key: &Q) -> bool
     where
         Q: Hash + Equivalent<K> + ?Sized,
@@ -262,6 +360,18 @@ where
 
     /// Returns the time until the entry of `key` is due: [`Ttl::Remaining`] of zero if it is due or claimed,
     /// and [`Ttl::Persistent`] if it has no deadline or is dead.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::{TimeoutDict, Ttl};
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let retries = TimeoutDict::new();
+    /// retries.set("webhook", 1, Duration::from_secs(60)).await;
+    /// tokio::time::advance(Duration::from_secs(45)).await;
+    /// assert_eq!(retries.ttl("webhook").await, Ttl::Remaining(Duration::from_secs(15)));
+    /// assert_eq!(retries.ttl("unknown").await, Ttl::Missing);
+    /// # }
+    /// ```
     pub async fn ttl<Q>(&self, key: &Q) -> Ttl
     where
         Q: Hash + Equivalent<K> + ?Sized,
@@ -278,6 +388,19 @@ where
 
     /// Removes the entry of `key` and returns its value, even if it is due, claimed or dead. A claim on it
     /// becomes void.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::TimeoutDict;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let reminders = TimeoutDict::new();
+    /// reminders.set("ada", "pay your bill", Duration::from_secs(86_400)).await;
+    ///
+    /// // Ada has paid.
+    /// assert_eq!(reminders.remove("ada").await, Some("pay your bill"));
+    /// assert!(reminders.is_empty().await);
+    /// # }
+    /// ```
     pub async fn remove<Q>(&self, key: &Q) -> Option<V>
     where
         Q: Hash + Equivalent<K> + ?Sized,
@@ -288,6 +411,20 @@ where
     }
 
     /// Returns the number of entries, including due, claimed and dead ones.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::TimeoutDict;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let jobs = TimeoutDict::new();
+    /// jobs.set("due", 1, Duration::ZERO).await;
+    /// jobs.set("later", 2, Duration::from_secs(60)).await;
+    /// let claim = jobs.next_claim(Duration::from_secs(60)).await;
+    /// assert_eq!(jobs.len().await, 2, "the claimed job is not done yet");
+    /// claim.ack().await;
+    /// assert_eq!(jobs.len().await, 1);
+    /// # }
+    /// ```
     pub async fn len(&self) -> usize {
         coop::proceed().await;
         self.shared.with(|entries| entries.len())
@@ -299,6 +436,18 @@ where
     }
 
     /// Removes all entries. All claims become void.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::TimeoutDict;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let jobs = TimeoutDict::new();
+    /// jobs.set("import", 1, Duration::ZERO).await;
+    /// let claim = jobs.next_claim(Duration::from_secs(60)).await;
+    /// jobs.clear().await;
+    /// assert!(!claim.ack().await, "the claim is void");
+    /// # }
+    /// ```
     pub async fn clear(&self) {
         coop::proceed().await;
         drop_all(self.shared.with(|entries| entries.clear()));

@@ -9,24 +9,51 @@ use crate::engine::{
     retries::cut_reason,
 };
 
-/// A due entry that is leased to its holder. Returned by
-/// [`TimeoutDict::claim_expired`](crate::TimeoutDict::claim_expired) and
+/// A due entry that is leased to you: finish it with [`ack`](Claim::ack), or drop it to get it again later.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use fleeting::TimeoutDict;
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+/// # async fn deliver(_: &str) -> Result<(), &'static str> { Err("550 no such user") }
+/// let mails = TimeoutDict::builder().max_attempts(3).build();
+/// mails.set("ada", "your code is 1234", Duration::ZERO).await;
+///
+/// let mail = mails.next_claim(Duration::from_secs(60)).await;
+/// match deliver(mail.value()).await {
+///     Ok(()) => mail.ack().await,             // removes the entry
+///     Err(reason) => mail.fail(reason).await, // a retry follows in about a second
+/// };
+/// # }
+/// ```
+///
+/// Returned by [`TimeoutDict::claim_expired`](crate::TimeoutDict::claim_expired) and
 /// [`next_claim`](crate::TimeoutDict::next_claim).
 ///
-/// The entry stays in the dictionary, readable, until the claim is [acknowledged](Claim::ack). If a claim is
-/// dropped before that, because of an error, a panic or the end of its task, the attempt has failed. The
-/// entry is then due again after a [backoff](crate::TimeoutDictBuilder::backoff), which doubles with each
-/// failure, or after the delay given to [`retry_in`](Claim::retry_in). [`fail`](Claim::fail) records why the
-/// attempt failed; [`release`](Claim::release) gives the entry back without a failed attempt. If the lease
-/// ends first, because the claim was leaked or its holder hangs, the attempt has failed too; the entry is
-/// then due again without a backoff, with its original deadline. After
-/// [`max_attempts`](crate::TimeoutDictBuilder::max_attempts) failed attempts, the entry is dead.
+/// # The end of a claim
 ///
-/// A claim becomes void when its entry is delivered to another caller after the end of the lease, when the
-/// entry is set, removed or cleared, and when its deadline is set or removed. Operations on a void claim
-/// change nothing. The end of the lease alone does not make the claim void: until another caller gets the
-/// entry, it can be acknowledged, extended and released, and [`retry_in`](Claim::retry_in) can delay it. Only
-/// [`fail`](Claim::fail) has no effect any more, since the attempt has failed already.
+/// The entry stays in the dictionary, readable, until you [acknowledge](Claim::ack) the claim. If the claim ends in
+/// another way, the entry is delivered again:
+///
+/// * **Dropped**, because of an error, a panic or the end of your task: the attempt has failed. The entry is due again
+///   after a [backoff](crate::TimeoutDictBuilder::backoff), which doubles with each failure.
+/// * [`retry_in`](Claim::retry_in): the attempt has failed. The entry is due again after the delay that you give.
+/// * [`fail`](Claim::fail): as a drop, and records why the attempt failed.
+/// * [`release`](Claim::release): gives the entry back without a failed attempt.
+/// * **The lease ends first**, because the claim was leaked or its holder hangs: the attempt has failed. The entry is
+///   due again without a backoff, with its original deadline.
+///
+/// After [`max_attempts`](crate::TimeoutDictBuilder::max_attempts) failed attempts, the entry is dead.
+///
+/// # Void claims
+///
+/// A claim becomes void when its entry is delivered to another caller after the end of the lease. It also becomes void
+/// when the entry is set, removed or cleared, and when its deadline is set or removed. Operations on a void claim
+/// change nothing.
+///
+/// The end of the lease alone does not make the claim void. Until another caller gets the entry, you can acknowledge,
+/// extend and release it, and [`retry_in`](Claim::retry_in) can delay it. Only [`fail`](Claim::fail) has no effect any
+/// more, since the attempt has failed already.
 pub struct Claim<K, V> {
     shared: Arc<SharedState<K, V>>,
     claimed: ClaimedEntry<K, V>,
@@ -45,12 +72,40 @@ impl<K, V> Claim<K, V> {
     }
 
     /// Returns the value as it was when the entry was claimed.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::TimeoutDict;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let mails = TimeoutDict::new();
+    /// mails.set("ada", "hello", Duration::ZERO).await;
+    /// let mail = mails.next_claim(Duration::from_secs(60)).await;
+    /// assert_eq!((mail.key(), mail.value()), (&"ada", &"hello"));
+    /// # }
+    /// ```
     pub fn value(&self) -> &V {
         &self.claimed.value
     }
 
-    /// Returns how often the entry has been delivered since it was set or revived, including this claim: 1 at
-    /// the first delivery. Deliveries that were [released](Self::release) do not count.
+    /// Returns the number of deliveries since the entry was set or revived, including this claim: 1 at the
+    /// first delivery. Deliveries that were [released](Self::release) do not count.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::TimeoutDict;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let lease = Duration::from_secs(60);
+    /// let jobs = TimeoutDict::new();
+    /// jobs.set("import", 1, Duration::ZERO).await;
+    /// drop(jobs.next_claim(lease).await);
+    ///
+    /// let job = jobs.next_claim(lease).await;
+    /// if job.attempts() > 1 {
+    ///     println!("import failed {} times so far", job.attempts() - 1);
+    /// }
+    /// # assert_eq!(job.attempts(), 2);
+    /// # }
+    /// ```
     pub fn attempts(&self) -> u32 {
         self.claimed.attempts
     }
@@ -61,14 +116,31 @@ impl<K, V> Claim<K, V> {
     /// # Cancel safety
     ///
     /// If the call is cancelled, the claim is dropped, and the entry is due again after its backoff.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::TimeoutDict;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let jobs = TimeoutDict::new();
+    /// jobs.set("report", 1, Duration::ZERO).await;
+    /// let job = jobs.next_claim(Duration::from_secs(60)).await;
+    /// assert!(jobs.contains_key("report").await, "another worker would get it if this one failed");
+    /// assert!(job.ack().await);
+    /// assert!(jobs.is_empty().await);
+    /// # }
+    /// ```
     pub async fn ack(mut self) -> bool {
         coop::proceed().await;
         self.ack_now()
     }
 
-    /// Returns the entry to the dictionary, due in `delay`. Returns `false` if the claim is void. This counts
-    /// as a failed attempt: after the last allowed attempt the entry is dead, regardless of `delay`. If
-    /// `delay` overflows, the entry is never due again.
+    /// Returns the entry to the dictionary, due in `delay`, for example after the time that a server asked you
+    /// to wait. Returns `false` if the claim is void.
+    ///
+    /// This counts as a failed attempt: after the last allowed attempt the entry is dead, regardless of `delay`.
+    /// If `delay` overflows, the entry is never due again.
     ///
     /// # Cancel safety
     ///
@@ -141,7 +213,7 @@ impl<K, V> Claim<K, V> {
     /// Gives the entry back as if it had not been delivered: it is due immediately, with its original
     /// deadline, and this does not count as a failed attempt. Returns `false` if the claim is void.
     ///
-    /// A worker that shuts down releases the claims that it has not begun, so that a restart does not use up
+    /// When your worker shuts down, release the claims that it has not begun: a restart then does not use up
     /// [attempts](crate::TimeoutDictBuilder::max_attempts). After the end of the lease, a claim that is not
     /// void can still be released, even if the entry is dead by then.
     ///
@@ -174,9 +246,31 @@ impl<K, V> Claim<K, V> {
     /// Sets the end of the lease to `lease` from now, earlier or later than before. Returns `false` if the
     /// claim is void.
     ///
+    /// Call it during work that may take longer than the lease, and stop that work on `false`: the entry then
+    /// belongs to another caller, or is gone.
+    ///
     /// # Cancel safety
     ///
     /// This method is cancel safe: if the call is cancelled, the lease is unchanged.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::TimeoutDict;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// # use tokio::time::sleep;
+    /// let lease = Duration::from_secs(60);
+    /// let jobs = TimeoutDict::new();
+    /// jobs.set("video", 1, Duration::ZERO).await;
+    /// let job = jobs.next_claim(lease).await;
+    /// for _part in 0..10 {
+    ///     sleep(Duration::from_secs(45)).await; // work on a part
+    ///     assert!(job.extend(lease).await);
+    /// }
+    /// assert!(job.ack().await);
+    /// # }
+    /// ```
     pub async fn extend(&self, lease: Duration) -> bool {
         coop::proceed().await;
         let now = self.shared.clock.now();

@@ -10,7 +10,7 @@ use equivalent::Equivalent;
 use super::TimeoutDict;
 use crate::engine::coop;
 
-/// A dead entry. Returned by [`TimeoutDict::dead_letters`].
+/// A dead entry, with the reason of its last failure. Returned by [`TimeoutDict::dead_letters`], which has an example.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeadLetter<K, V> {
@@ -30,11 +30,27 @@ where
     V: Clone + Send + Sync + 'static,
     S: BuildHasher + Clone + Send + Sync + 'static,
 {
-    /// Removes and returns up to `max` dead entries, in the order in which they became dead.
+    /// Removes and returns up to `max` dead entries, in the order in which they became dead. Move them to a log
+    /// or a table of failures, so that they do not stay in memory.
     ///
     /// An entry is dead after [`max_attempts`](crate::TimeoutDictBuilder::max_attempts) claims on it ended
     /// without [`Claim::ack`]. If the lease of the last attempt has ended, the entry is dead, but the
     /// holder of that claim may still acknowledge it, which removes the entry.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::TimeoutDict;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let jobs = TimeoutDict::builder().max_attempts(1).build();
+    /// jobs.set("mail", "to ada", Duration::ZERO).await;
+    /// drop(jobs.next_claim(Duration::from_secs(30)).await);
+    ///
+    /// for (key, value) in jobs.take_dead(100).await {
+    ///     println!("gave up: {key} {value}");
+    /// }
+    /// assert!(jobs.is_empty().await);
+    /// # }
+    /// ```
     ///
     /// [`Claim::ack`]: crate::Claim::ack
     pub async fn take_dead(&self, max: usize) -> Vec<(K, V)> {
@@ -85,6 +101,19 @@ where
     }
 
     /// Returns the number of dead entries.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::TimeoutDict;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let jobs = TimeoutDict::builder().max_attempts(1).build();
+    /// jobs.set("mail", "to ada", Duration::ZERO).await;
+    /// drop(jobs.next_claim(Duration::from_secs(30)).await);
+    ///
+    /// // A health check may warn above some number.
+    /// assert_eq!(jobs.dead_len().await, 1);
+    /// # }
+    /// ```
     pub async fn dead_len(&self) -> usize {
         coop::proceed().await;
         self.shared.after_leases(|entries, _| entries.dead_len()).await

@@ -17,11 +17,29 @@ where
     V: Clone + Send + Sync + 'static,
     S: BuildHasher + Clone + Send + Sync + 'static,
 {
-    /// Removes and returns up to `max` due entries. Each entry is delivered at most once: if the caller
-    /// fails, it is lost.
+    /// Removes and returns up to `max` due entries. Each entry is delivered at most once: if your program
+    /// fails before it has handled the entry, that is lost. [`claim_expired`](Self::claim_expired) delivers
+    /// such entries again.
     ///
     /// The dictionary is locked until all of them are removed, so a large `max` blocks other callers for
     /// longer. If the call is cancelled, no entry is removed.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::TimeoutDict;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let sessions = TimeoutDict::new();
+    /// sessions.set("ada", "token 1", Duration::from_secs(10)).await;
+    /// sessions.set("bob", "token 2", Duration::from_secs(90)).await;
+    /// tokio::time::advance(Duration::from_secs(60)).await;
+    ///
+    /// for (user, token) in sessions.take_expired(100).await {
+    ///     println!("{user} was logged out of {token}");
+    /// #     assert_eq!(user, "ada");
+    /// }
+    /// # assert_eq!(sessions.len().await, 1);
+    /// # }
+    /// ```
     pub async fn take_expired(&self, max: usize) -> Vec<(K, V)> {
         self.take(max, |entries, now| entries.take_first(now)).await
     }
@@ -29,8 +47,8 @@ where
     /// Claims up to `max` due entries for `lease`. Each entry is delivered at least once: an entry that is
     /// not acknowledged within the lease is delivered again.
     ///
-    /// Each entry is returned as a [`Claim`]; call [`Claim::ack`] when the work is done. If a claim is
-    /// dropped, for example because of an error or a panic, its entry is due again after a
+    /// You get each entry as a [`Claim`]; call [`Claim::ack`] when your work is done. If you drop a claim, for
+    /// example because of an error or a panic, its entry is due again after a
     /// [backoff](crate::TimeoutDictBuilder::backoff). A claim that is leaked or never finished keeps its
     /// entry until the lease ends; the entry is then due again immediately. A lease that overflows never
     /// ends. A lease of zero ends immediately, so that any caller may claim the entry next.
@@ -75,8 +93,8 @@ where
         claims
     }
 
-    /// Waits until an entry is due, then removes and returns it. The entry is delivered at most once: if the
-    /// caller fails, it is lost.
+    /// Waits until an entry is due, then removes and returns it. The entry is delivered at most once: if your
+    /// program fails before it has handled the entry, that is lost.
     ///
     /// The call sleeps until the first deadline or end of a lease. It is woken if an entry with an earlier
     /// deadline is added or a claim is returned. Waiters, here and in [`next_claim`](Self::next_claim), are
