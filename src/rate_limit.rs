@@ -78,47 +78,14 @@ pub(crate) use self::{
 };
 use crate::engine::{coop, hasher::DefaultHasher, to_key::ToKey};
 
-/// Rate limiter with a quota per key in any window of time.
-///
-/// A `RateLimiter` is a handle: cloning it is cheap, and all clones share one limiter. A check charges its cost to all
-/// limits of a key, or to none if one of them is exhausted. Methods that charge take any borrowed form of a key that
-/// can be made owned (`&str` for `String`, see [`ToKey`]); the others take any type that is [`Equivalent`] to a key.
-///
-/// The [`Window`] decides which calls pass. The default, [`Window::Log`], never admits more than the quota in **any**
-/// window `(now - per, now]`, and denies no call that would stay within it. Denied calls are not charged. If no other
-/// call uses the key, a call made after [`retry_after`](Limited::retry_after) is admitted.
-///
-/// # Memory
-///
-/// The limiter holds at most [`max_keys`](RateLimiterBuilder::max_keys) keys. A key is in use while any of its charges
-/// counts toward a limit; otherwise it is idle. Idle keys are removed automatically, and a key that is in use is never
-/// evicted. Keys beyond the bound share one quota, as if they were one key with the same limits, so that a client
-/// cannot evade its limit by rotating keys. When such a key gets an entry later, its own charges are carried over.
-///
-/// A flood of keys can therefore lock *new* keys out (a client with an IPv6 /48 has 65,536 networks of 64 bits). While
-/// the flood lasts, all new keys together get one quota. New keys get quotas of their own as the keys of the flood
-/// become idle, each `per` after its last call. After a flood that was too large to record, this takes until no charge
-/// to the shared quota counts any more. Known keys are not affected, and memory stays bounded. Choose a `max_keys` well
-/// above the number of keys that one client may have, or also limit by a shorter prefix
-/// (`TrustedProxies::ipv6_prefix`).
-///
-/// # User code under the lock
-///
-/// As in [`Cache`](crate::Cache), `Hash`, `Eq` and `Clone` of keys run while a shard is locked. They must not call the
-/// limiter.
-///
-/// # Time
-///
-/// The limiter uses Tokio's clock, as [`Cache`](crate::Cache) does, so tests can pause and advance it.
-///
-/// # Examples
+/// Rate limiter that gives each of your users or clients a quota of calls, or of bytes, in any window of time.
 ///
 /// ```
 /// use std::time::Duration;
 /// use fleeting::{Limit, RateLimiter};
 ///
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
-/// let limiter = RateLimiter::builder()
+/// let limiter: RateLimiter<String> = RateLimiter::builder()
 ///     .limit(Limit::per_second(2).named("burst"))
 ///     .limit(Limit::per_hour(1_000).named("hourly"))
 ///     .build();
@@ -131,9 +98,51 @@ use crate::engine::{coop, hasher::DefaultHasher, to_key::ToKey};
 ///
 /// tokio::time::advance(limited.retry_after()).await;
 /// assert!(limiter.check("ada").await.is_ok());
-/// # let _: RateLimiter<String> = limiter;
 /// # }
 /// ```
+///
+/// Your call has three forms: [`check`](Self::check) admits or denies it immediately,
+/// [`until_ready`](Self::until_ready) waits until it passes, and [`peek`](Self::peek) charges nothing. A `RateLimiter`
+/// is a handle: cloning it is cheap, and all clones share one limiter. For HTTP routes, `RateLimitLayer` (feature
+/// `axum`) does the checks for you.
+///
+/// # Limits and keys
+///
+/// A check charges its cost to all limits of a key, or to none if one of them is exhausted. Denied calls are not
+/// charged.
+///
+/// The [`Window`] decides which calls pass. The default, [`Window::Log`], never admits more than the quota in **any**
+/// window `(now - per, now]`, and denies no call that would stay within it. If no other call uses the key, a call made
+/// after [`retry_after`](Limited::retry_after) is admitted.
+///
+/// You can pass any borrowed form of a key. For methods that charge, it must be one that can be made owned (`&str` for
+/// `String`, see [`ToKey`]); the others take any type that is [`Equivalent`] to a key.
+///
+/// # Memory
+///
+/// The limiter holds at most [`max_keys`](RateLimiterBuilder::max_keys) keys. A key is in use while any of its charges
+/// counts toward a limit; otherwise it is idle. Idle keys are removed automatically, and a key that is in use is never
+/// evicted.
+///
+/// Keys beyond the bound share one quota, as if they were one key with the same limits. So a client cannot evade its
+/// limit by rotating keys. When such a key gets an entry later, its own charges are carried over.
+///
+/// A flood of keys can therefore lock *new* keys out (a client with an IPv6 /48 has 65,536 networks of 64 bits). While
+/// the flood lasts, all new keys together get one quota. New keys get quotas of their own as the keys of the flood
+/// become idle, each `per` after its last call. After a flood that was too large to record, new keys wait until the
+/// last charge of the shared quota has expired. Known keys are not affected, and memory stays bounded.
+///
+/// Choose a `max_keys` well above the number of keys that one client may have, or also limit by a shorter prefix
+/// (`TrustedProxies::ipv6_prefix`).
+///
+/// # User code under the lock
+///
+/// As in [`Cache`](crate::Cache), `Hash`, `Eq` and `Clone` of your keys run while a shard is locked. They must not call
+/// the limiter.
+///
+/// # Time
+///
+/// The limiter uses Tokio's clock, as [`Cache`](crate::Cache) does, so your tests can pause and advance it.
 #[doc(alias = "governor")]
 #[doc(alias = "DefaultKeyedRateLimiter")]
 pub struct RateLimiter<K, S = DefaultHasher> {
@@ -175,6 +184,23 @@ where
     ///
     /// Cancel safe: a call that is dropped before it completes has charged nothing. This holds for all methods that
     /// check or read a key.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use fleeting::{Limit, RateLimiter};
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let mails: RateLimiter<String> = RateLimiter::new(Limit::per_hour(3));
+    /// for _mail in 0..3 {
+    ///     assert!(mails.check("ada").await.is_ok());
+    /// }
+    /// match mails.check("ada").await {
+    ///     Ok(_) => println!("send it"),
+    ///     Err(limited) => println!("try again in {:?}", limited.retry_after()),
+    /// }
+    /// # assert!(mails.check("ada").await.is_err());
+    /// # }
+    /// ```
     #[doc(alias = "check_key")]
     #[inline]
     pub fn check<Q>(&self, key: &Q) -> impl Future<Output = Result<Permit, Limited>>
@@ -191,6 +217,22 @@ where
     ///
     /// Returns [`Limited`] if a limit has fewer than `cost` units left. If the cost is above a quota, it can never
     /// pass, and [`retry_after`](Limited::retry_after) is [`Duration::MAX`](std::time::Duration::MAX).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::{Limit, RateLimiter};
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// // Each account may export 10,000 rows per minute.
+    /// let rows: RateLimiter<u32> = RateLimiter::new(Limit::per_minute(10_000));
+    /// assert_eq!(rows.check_n(&7, 8_000).await.unwrap().remaining(), 2_000);
+    /// assert!(rows.check_n(&7, 3_000).await.is_err());
+    ///
+    /// let too_many = rows.check_n(&7, 20_000).await.unwrap_err();
+    /// assert_eq!(too_many.retry_after(), Duration::MAX);
+    /// # }
+    /// ```
     #[doc(alias = "check_key_n")]
     #[inline]
     pub fn check_n<Q>(&self, key: &Q, cost: u32) -> impl Future<Output = Result<Permit, Limited>>
@@ -205,16 +247,16 @@ where
 
     /// Charges one unit to `key` by `limits` instead of the limiter's own, for plans and tiers.
     ///
-    /// A key that is checked by several limits in turn counts all its calls by each of them, so a customer who changes
-    /// plans keeps what was used. No limit is ever exceeded by its own calls, regardless of other limits in between.
+    /// If you check a key by several limits in turn, each of them counts all its calls: a customer who changes plans
+    /// keeps what was used. No limit is ever exceeded by its own calls, regardless of other limits in between.
     /// Limits are identified by their position in `limits`: [several limits for one
     /// key](crate::guide::rate_limits#several-limits-for-one-key) has the rules. Limits that should be independent of
     /// each other need keys of their own. If `limits` is empty, every call passes and nothing is charged.
     ///
     /// # Cost
     ///
-    /// A check by limits that the key knows takes the time of a check for each known limit. The key knows up to 8 limits
-    /// per position, each with the memory of a [`Window`]; of more, those whose usage ends first are forgotten.
+    /// A check by limits that the key knows takes the time of a check for each known limit. The key knows up to 8
+    /// limits per position, each with the memory of a [`Window`]; of more, those whose usage ends first are forgotten.
     ///
     /// # Errors
     ///
@@ -248,6 +290,18 @@ where
     /// # Errors
     ///
     /// The same as for [`check_n`](RateLimiter::check_n).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use fleeting::{Limit, RateLimiter};
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let (free, paid) = ([Limit::per_minute(100)], [Limit::per_minute(5_000)]);
+    /// let rows: RateLimiter<String> = RateLimiter::new(free[0].clone());
+    /// assert!(rows.check_n_with("ada", 800, &free).await.is_err());
+    /// assert_eq!(rows.check_n_with("ada", 800, &paid).await.unwrap().remaining(), 4_200);
+    /// # }
+    /// ```
     pub async fn check_n_with<Q>(
         &self,
         key: &Q,
@@ -263,7 +317,7 @@ where
         })
     }
 
-    /// Returns the remaining quota of `key`. Charges nothing.
+    /// Returns the remaining quota of `key`, for example for your users' account page. Charges nothing.
     ///
     /// # Examples
     ///
@@ -292,6 +346,18 @@ where
 
     /// Returns the remaining quota of `key` by `limits`, as for [`check_with`](RateLimiter::check_with). Charges
     /// nothing.
+    ///
+    /// ```
+    /// # use fleeting::{Limit, RateLimiter};
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let (free, paid) = ([Limit::per_minute(10)], [Limit::per_minute(500)]);
+    /// let limiter: RateLimiter<String> = RateLimiter::new(free[0].clone());
+    /// limiter.check_n("ada", 8).await.unwrap();
+    ///
+    /// // Ada asks for the quota that a paid plan would leave.
+    /// assert_eq!(limiter.peek_with("ada", &paid).await.remaining(), 492);
+    /// # }
+    /// ```
     pub async fn peek_with<Q>(&self, key: &Q, limits: &[Limit]) -> State
     where
         Q: Hash + Equivalent<K> + ?Sized,
@@ -300,7 +366,8 @@ where
         dispatch!(&self.inner.0, limiter => limiter.peek(key, Some(limits)))
     }
 
-    /// Removes the usage of `key`; returns `true` if there was any record of it.
+    /// Removes the usage of `key`, so that it may use its whole quota again. Returns `true` if there was any record of
+    /// it.
     ///
     /// Keys beyond [`max_keys`](RateLimiterBuilder::max_keys) share one quota; its usage belongs to no single key, and
     /// stays. If a permit from before the reset is [settled](Permit::settle) later, a difference that must be

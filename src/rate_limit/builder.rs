@@ -22,7 +22,20 @@ use crate::engine::{
     sweeper::{self, Sweep},
 };
 
-/// Builder of a [`RateLimiter`], created by [`RateLimiter::builder`].
+/// Builder of a [`RateLimiter`], for several limits or settings of your own. Created by [`RateLimiter::builder`].
+///
+/// ```
+/// # use fleeting::{Limit, RateLimiter, Window};
+/// # #[tokio::main(flavor = "current_thread")] async fn main() {
+/// let limiter: RateLimiter<String> = RateLimiter::builder()
+///     .name("api")
+///     .limit(Limit::per_second(10))
+///     .limit(Limit::per_hour(5_000))
+///     .window(Window::Buckets(60))
+///     .max_keys(100_000)
+///     .build();
+/// # }
+/// ```
 #[must_use = "a builder does nothing until `build`"]
 pub struct RateLimiterBuilder<K, S = DefaultHasher> {
     limits: Vec<Limit>,
@@ -64,6 +77,17 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> RateLimiter<K> {
 
 impl<K> RateLimiter<K> {
     /// Returns a builder with the default settings.
+    ///
+    /// ```
+    /// # use fleeting::{Limit, RateLimiter};
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let limiter = RateLimiter::<String>::builder()
+    ///     .limit(Limit::per_second(5))
+    ///     .limit(Limit::per_minute(100))
+    ///     .build();
+    /// assert_eq!(limiter.check("ada").await.unwrap().remaining(), 4);
+    /// # }
+    /// ```
     #[doc(alias = "keyed")]
     #[doc(alias = "direct")]
     pub fn builder() -> RateLimiterBuilder<K> {
@@ -93,6 +117,19 @@ impl<K> RateLimiterBuilder<K> {
 impl<K, S> RateLimiterBuilder<K, S> {
     /// Adds a limit. All limits of a limiter apply together. Defaults to none; [`build`](RateLimiterBuilder::build)
     /// needs at least one.
+    ///
+    /// ```
+    /// # use fleeting::{Limit, RateLimiter};
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let logins = RateLimiter::<String>::builder()
+    ///     .limit(Limit::per_minute(3).named("mistyped"))
+    ///     .limit(Limit::per_hour(10).named("guessing"))
+    ///     .build();
+    /// logins.check_n("ada", 3).await.unwrap();
+    /// let limited = logins.check("ada").await.unwrap_err();
+    /// assert_eq!(limited.limit().name(), Some("mistyped"));
+    /// # }
+    /// ```
     pub fn limit(mut self, limit: Limit) -> Self {
         self.limits.push(limit);
         self
@@ -103,6 +140,22 @@ impl<K, S> RateLimiterBuilder<K, S> {
     /// # Panics
     ///
     /// Panics if the number of [`Window::Buckets`] is 0 or above 10,000.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::{Limit, RateLimiter, Window};
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// // A device may send ten messages at once, and then one every six seconds.
+    /// let messages = RateLimiter::<u32>::builder()
+    ///     .limit(Limit::per_minute(10))
+    ///     .window(Window::Gcra)
+    ///     .build();
+    /// messages.check_n(&7, 10).await.unwrap();
+    /// assert_eq!(messages.check(&7).await.unwrap_err().retry_after(), Duration::from_secs(6));
+    /// # }
+    /// ```
     pub fn window(mut self, window: Window) -> Self {
         self.window = window.checked();
         self
@@ -115,16 +168,32 @@ impl<K, S> RateLimiterBuilder<K, S> {
     ///
     /// A key that is in use (some of its charges still count toward a limit) is never evicted. At the bound, new keys
     /// share one quota, as if they were one key, until idle keys have been removed. The sweeper removes idle keys. A
-    /// check of a new key at the bound also searches a few hundred entries for idle ones; after an unsuccessful search,
+    /// check of a new key at the bound also searches a few hundred entries for idle ones. After an unsuccessful search,
     /// the next one starts at least a millisecond later.
     ///
     /// The usage of each key that shares the quota is recorded too, and is carried over when the key gets an entry. Up
     /// to `keys` of these records are kept, or 1,024 if `keys` is less. If more keys are checked, new keys share the
-    /// quota even below the bound, until the charges to the shared quota no longer count.
+    /// quota even below the bound, until the last charge of the shared quota has expired.
     ///
     /// # Panics
     ///
     /// Panics if `keys` is 0.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use fleeting::{Limit, RateLimiter};
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let limiter = RateLimiter::<u32>::builder().limit(Limit::per_minute(2)).max_keys(1_000).build();
+    /// for client in 0..1_000 {
+    ///     limiter.check(&client).await.unwrap();
+    /// }
+    /// // All further clients share one quota.
+    /// limiter.check(&1_001).await.unwrap();
+    /// limiter.check(&1_002).await.unwrap();
+    /// assert!(limiter.check(&1_003).await.is_err());
+    /// # }
+    /// ```
     pub fn max_keys(mut self, keys: usize) -> Self {
         assert!(keys > 0, "max_keys must be at least 1, got {keys}");
         self.max_keys = keys;
@@ -140,6 +209,23 @@ impl<K, S> RateLimiterBuilder<K, S> {
     /// # Panics
     ///
     /// Panics if `waiting` is 0.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::{Limit, RateLimiter};
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let limiter =
+    ///     RateLimiter::<String>::builder().limit(Limit::per_second(1)).max_waiting(1).build();
+    /// limiter.check("ada").await.unwrap();
+    ///
+    /// // Of two calls that would wait, one is denied immediately.
+    /// let wait = || limiter.until_ready_within("ada", Duration::from_secs(60));
+    /// let (first, second) = tokio::join!(wait(), wait());
+    /// assert!(first.is_ok() && second.is_err());
+    /// # }
+    /// ```
     pub fn max_waiting(mut self, waiting: usize) -> Self {
         assert!(waiting > 0, "max_waiting must be at least 1, got {waiting}");
         self.wait.max_waiting = waiting;
@@ -152,6 +238,24 @@ impl<K, S> RateLimiterBuilder<K, S> {
     /// The delay is drawn each time a call has to wait, and the waiters behind it are delayed as well, so fewer calls
     /// pass per second ([`Window::Gcra`] makes up for most of it). A call that may pass immediately is not delayed, and
     /// no wait exceeds its maximum. Defaults to zero.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::{Limit, RateLimiter};
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// # use tokio::time::Instant;
+    /// let limiter = RateLimiter::<String>::builder()
+    ///     .limit(Limit::per_second(1))
+    ///     .jitter(Duration::from_millis(200))
+    ///     .build();
+    /// limiter.until_ready("mail server").await;
+    ///
+    /// let start = Instant::now();
+    /// limiter.until_ready("mail server").await;
+    /// assert!(start.elapsed() >= Duration::from_secs(1));
+    /// assert!(start.elapsed() <= Duration::from_millis(1_202));
+    /// # }
+    /// ```
     #[doc(alias = "Jitter")]
     pub fn jitter(mut self, jitter: Duration) -> Self {
         self.wait.jitter = jitter;
@@ -160,6 +264,18 @@ impl<K, S> RateLimiterBuilder<K, S> {
 
     /// Sets how the sweeper finds idle keys. Defaults to [`Sweep::default`], which removes an idle key within 100 ms
     /// plus the duration of a sweep.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::{Limit, RateLimiter, Sweep};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// // Idle keys may stay in memory for ten seconds: fewer wake-ups.
+    /// let limiter = RateLimiter::<String>::builder()
+    ///     .limit(Limit::per_hour(100))
+    ///     .sweep(Sweep::default().every(Duration::from_secs(10)))
+    ///     .build();
+    /// # }
+    /// ```
     #[doc(alias = "retain_recent")]
     #[doc(alias = "shrink_to_fit")]
     pub fn sweep(mut self, sweep: Sweep) -> Self {
@@ -179,9 +295,22 @@ impl<K, S> RateLimiterBuilder<K, S> {
         self
     }
 
-    /// Sets the hasher of the keys. Defaults to foldhash, which is fast and seeded for each limiter, but offers only
-    /// limited protection against hash-collision attacks. If an attacker can choose the keys, use
-    /// [`std::hash::RandomState`].
+    /// Sets the hasher of the keys. If an attacker can choose your keys, use [`std::hash::RandomState`]. Defaults to
+    /// foldhash, which is fast and seeded for each limiter, but offers only limited protection against hash-collision
+    /// attacks.
+    ///
+    /// ```
+    /// # use std::hash::RandomState;
+    /// # use fleeting::{Limit, RateLimiter};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// // Clients choose the names by which they are limited.
+    /// let logins = RateLimiter::<String>::builder()
+    ///     .limit(Limit::per_minute(5))
+    ///     .hasher(RandomState::new())
+    ///     .build();
+    /// logins.check("ada").await.unwrap();
+    /// # }
+    /// ```
     pub fn hasher<T>(self, hasher: T) -> RateLimiterBuilder<K, T> {
         RateLimiterBuilder {
             limits: self.limits,
@@ -200,6 +329,13 @@ impl<K, S> RateLimiterBuilder<K, S> {
     }
 
     /// Sets the name of the limiter in logs, traces and [metrics](crate::guide::metrics). Defaults to `limiter`.
+    ///
+    /// ```
+    /// # use fleeting::{Limit, RateLimiter};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// let logins = RateLimiter::<String>::builder().name("logins").limit(Limit::per_minute(5)).build();
+    /// # }
+    /// ```
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();
         self

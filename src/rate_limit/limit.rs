@@ -7,9 +7,7 @@ use crate::engine::clock::nanoseconds;
 /// A century. A longer window is taken for a mistake; a century of nanoseconds also fits into a `u64`.
 const LONGEST: Duration = Duration::from_secs(100 * 365 * 86_400);
 
-/// Quota of units in any window of length `per`.
-///
-/// # Examples
+/// Quota of units in any window of length `per`: "ten calls per second".
 ///
 /// ```
 /// use std::time::Duration;
@@ -30,6 +28,13 @@ pub struct Limit {
 }
 
 /// Error for a limit that cannot be: a quota of 0, a time of zero or more than 100 years, or a text in another form.
+///
+/// ```
+/// use fleeting::Limit;
+///
+/// let invalid = "0/min".parse::<Limit>().unwrap_err();
+/// assert_eq!(invalid.to_string(), "quota must be at least 1, got 0");
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidLimit(pub(super) Fault);
 
@@ -40,7 +45,19 @@ pub(super) enum Fault {
     Text(String),
 }
 
-/// Algorithm by which a [`RateLimiter`](crate::RateLimiter) counts admitted calls.
+/// Algorithm by which a [`RateLimiter`](crate::RateLimiter) counts admitted calls: exact, compact or smooth.
+///
+/// ```
+/// use fleeting::{Limit, RateLimiter, Window};
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() {
+/// // A large quota: counters take less memory than the time of each call.
+/// let limiter: RateLimiter<String> =
+///     RateLimiter::builder().limit(Limit::per_hour(100_000)).window(Window::Buckets(60)).build();
+/// # }
+/// ```
+///
+/// Keep the default, `Log`, unless your quotas are above a few thousand.
 ///
 /// | | admits at most, in any period of length `per` | quota is free again | memory per limit of a key |
 /// | --- | --- | --- | --- |
@@ -61,13 +78,13 @@ pub enum Window {
     ///
     /// Other algorithms with counters, which weigh the oldest part by its overlap or start again with each window,
     /// admit up to twice the quota in some windows; this one does not. If `n` does not divide `per`, each part is
-    /// rounded up to whole nanoseconds. If a key is checked by a limit with another `per` for the first time, calls that
-    /// share a bucket of an earlier limit count as if they were made at its end, or at the last call.
+    /// rounded up to whole nanoseconds. If a key is checked by a limit with another `per` for the first time, calls
+    /// that share a bucket of an earlier limit count as if they were made at its end, or at the last call.
     Buckets(usize),
     /// Generic cell rate algorithm (ITU-T I.371): a bucket that leaks one unit every `per / quota`, exactly, even if
     /// that is less than a nanosecond. (On Redis, an interval of a millisecond or more is rounded up to whole
-    /// microseconds, an error below 0.1 %; shorter ones are exact.) Smooth, with the least memory. But a key may use its
-    /// whole quota at once and then one unit every `per / quota`: up to twice the quota, less one unit, within one
+    /// microseconds, an error below 0.1 %; shorter ones are exact.) Smooth, with the least memory. But a key may use
+    /// its whole quota at once and then one unit every `per / quota`: up to twice the quota, less one unit, within one
     /// `per`.
     ///
     /// It stores only a sum and not each call. The refund of the last call of a key is exact. If other calls were
@@ -100,6 +117,15 @@ impl Limit {
     ///
     /// Panics if `quota` is 0, or if `per` is zero or longer than 100 years. [`try_new`](Limit::try_new) returns an
     /// error instead.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::Limit;
+    /// let daily = Limit::new(50_000, Duration::from_secs(86_400));
+    /// assert_eq!(daily.to_string(), "50000 in 86400s");
+    /// ```
     #[doc(alias = "with_period")]
     #[doc(alias = "allow_burst")]
     #[doc(alias = "burst_size")]
@@ -107,7 +133,7 @@ impl Limit {
         Self::try_new(quota, per).unwrap_or_else(|invalid| panic!("{invalid}"))
     }
 
-    /// Creates a limit of `quota` units in any `per`, for numbers from a configuration.
+    /// Creates a limit of `quota` units in any `per`, for numbers from your configuration.
     ///
     /// # Errors
     ///
@@ -139,6 +165,16 @@ impl Limit {
     /// # Panics
     ///
     /// Panics if `quota` is 0.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use fleeting::{Limit, RateLimiter};
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let searches: RateLimiter<String> = RateLimiter::new(Limit::per_second(5));
+    /// assert_eq!(searches.check("ada").await.unwrap().remaining(), 4);
+    /// # }
+    /// ```
     pub fn per_second(quota: u32) -> Self {
         Self::new(quota, Duration::from_secs(1))
     }
@@ -148,6 +184,16 @@ impl Limit {
     /// # Panics
     ///
     /// Panics if `quota` is 0.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use fleeting::{Limit, RateLimiter};
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let logins: RateLimiter<String> = RateLimiter::new(Limit::per_minute(3));
+    /// assert!(logins.check("ada").await.is_ok());
+    /// # }
+    /// ```
     pub fn per_minute(quota: u32) -> Self {
         Self::new(quota, Duration::from_secs(60))
     }
@@ -157,19 +203,36 @@ impl Limit {
     /// # Panics
     ///
     /// Panics if `quota` is 0.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use fleeting::{Limit, RateLimiter};
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let invitations: RateLimiter<String> = RateLimiter::new(Limit::per_hour(20));
+    /// assert!(invitations.check("ada").await.is_ok());
+    /// # }
+    /// ```
     pub fn per_hour(quota: u32) -> Self {
         Self::new(quota, Duration::from_secs(3_600))
     }
 
-    /// Sets the name that appears in headers, errors and logs. Defaults to none.
+    /// Sets the name that appears in headers, errors and logs, to tell limits apart. Defaults to none.
+    ///
+    /// ```
+    /// # use fleeting::Limit;
+    /// let burst = Limit::per_second(10).named("burst");
+    /// assert_eq!(burst.name(), Some("burst"));
+    /// assert_eq!(burst.to_string(), "10 in 1s (burst)");
+    /// ```
     #[must_use]
     pub fn named(mut self, name: impl Into<Cow<'static, str>>) -> Self {
         self.name = Some(name.into());
         self
     }
 
-    /// Declares that the units are bytes. A layer then reports the unit to clients (`qu="content-bytes"`). The cost of
-    /// a call is still set by the caller. By default, units are requests.
+    /// Declares that the units are bytes. A layer then reports the unit to clients (`qu="content-bytes"`). You still
+    /// set the cost of each call. By default, units are requests.
     ///
     /// # Examples
     ///
@@ -185,6 +248,14 @@ impl Limit {
     }
 
     /// Returns the number of units that may pass in any [`per`](Limit::per).
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::Limit;
+    /// let limit = Limit::per_minute(300);
+    /// println!("up to {} calls in {:?}", limit.quota(), limit.per());
+    /// # assert_eq!((limit.quota(), limit.per()), (300, Duration::from_secs(60)));
+    /// ```
     pub fn quota(&self) -> u32 {
         self.quota
     }

@@ -8,7 +8,20 @@ use tokio::time::Instant;
 use super::Limit;
 use crate::engine::clock::LazyInstant;
 
-/// Error of a check that was denied. Nothing was charged.
+/// Error of a check that was denied, with the time to wait. Nothing was charged.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use fleeting::{Limit, RateLimiter};
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+/// let limiter: RateLimiter<String> = RateLimiter::new(Limit::per_minute(1).named("mails"));
+/// limiter.check("ada").await.unwrap();
+///
+/// let limited = limiter.check("ada").await.unwrap_err();
+/// assert_eq!(limited.retry_after(), Duration::from_secs(60));
+/// assert_eq!(limited.to_string(), "over the limit of 1 in 60s (mails), retry after 60s");
+/// # }
+/// ```
 ///
 /// With feature `axum` it is also a response (429), so a handler may use `limiter.check(&user).await?`.
 #[doc(alias = "NotUntil")]
@@ -78,6 +91,17 @@ impl Limited {
 
     /// Returns the time from now until the call would pass, if no other call is charged until then. Returns
     /// [`Duration::MAX`] if the cost is above the quota, so that the call can never pass.
+    ///
+    /// ```
+    /// # use fleeting::{Limit, RateLimiter};
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let limiter: RateLimiter<String> = RateLimiter::new(Limit::per_minute(1));
+    /// limiter.check("ada").await.unwrap();
+    /// let limited = limiter.check("ada").await.unwrap_err();
+    /// tokio::time::sleep(limited.retry_after()).await;
+    /// assert!(limiter.check("ada").await.is_ok());
+    /// # }
+    /// ```
     #[doc(alias = "wait_time_from")]
     pub fn retry_after(&self) -> Duration {
         match self.ready_at() {
@@ -88,22 +112,70 @@ impl Limited {
 
     /// Returns the time at which the call would pass, if no other call is charged until then. Returns `None` if the
     /// cost is above the quota, so that the call can never pass.
+    ///
+    /// ```
+    /// # use fleeting::{Limit, RateLimiter};
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let imports: RateLimiter<String> = RateLimiter::new(Limit::per_hour(100));
+    /// imports.check_n("ada", 80).await.unwrap();
+    ///
+    /// let later = imports.check_n("ada", 30).await.unwrap_err();
+    /// assert!(later.ready_at().is_some());
+    /// let never = imports.check_n("ada", 101).await.unwrap_err();
+    /// assert_eq!(never.ready_at(), None);
+    /// # }
+    /// ```
     pub fn ready_at(&self) -> Option<Instant> {
         if self.cost > self.limit.quota() { None } else { self.at.map(LazyInstant::instant) }
     }
 
     /// Returns the limit that denied the call; of several, the one with the longest wait.
+    ///
+    /// ```
+    /// # use fleeting::{Limit, RateLimiter};
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let limiter: RateLimiter<String> = RateLimiter::new(Limit::per_minute(5).named("logins"));
+    /// limiter.check_n("ada", 5).await.unwrap();
+    /// let limited = limiter.check("ada").await.unwrap_err();
+    /// println!("denied by {}", limited.limit()); // "5 in 60s (logins)"
+    /// # assert_eq!(limited.limit().quota(), 5);
+    /// # }
+    /// ```
     pub fn limit(&self) -> &Limit {
         &self.limit
     }
 
     /// Returns all limits that denied the call, in the order in which they were given. Of more than 32 limits, those
     /// after the first 32 are included only if they have the longest wait.
+    ///
+    /// ```
+    /// # use fleeting::{Limit, RateLimiter};
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let limiter = RateLimiter::<String>::builder()
+    ///     .limit(Limit::per_second(1).named("burst"))
+    ///     .limit(Limit::per_hour(1).named("hourly"))
+    ///     .build();
+    /// limiter.check("ada").await.unwrap();
+    /// let limited = limiter.check("ada").await.unwrap_err();
+    /// assert_eq!(limited.limit().name(), Some("hourly"), "the longest wait");
+    /// assert_eq!(limited.exceeded().len(), 2);
+    /// # }
+    /// ```
     pub fn exceeded(&self) -> &[Limit] {
         self.several.as_ref().map_or(std::slice::from_ref(&self.limit), |several| &several.0)
     }
 
     /// Returns the cost of the denied call, in units.
+    ///
+    /// ```
+    /// # use fleeting::{Limit, RateLimiter};
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let rows: RateLimiter<String> = RateLimiter::new(Limit::per_minute(1_000));
+    /// let limited = rows.check_n("ada", 3_000).await.unwrap_err();
+    /// println!("{} rows of at most {}", limited.cost(), limited.limit().quota());
+    /// # assert_eq!(limited.cost(), 3_000);
+    /// # }
+    /// ```
     pub fn cost(&self) -> u32 {
         self.cost
     }

@@ -10,7 +10,19 @@ use super::{
     per_limit::PerLimit,
 };
 
-/// Permission for a call that was charged to a key. Dropping it changes nothing: the call stays charged.
+/// Permission for a call that was charged to a key. Keep it to correct the charge later:
+///
+/// ```
+/// # use fleeting::{Limit, RateLimiter};
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+/// let traffic: RateLimiter<String> = RateLimiter::new(Limit::per_minute(10_000).of_bytes());
+/// let permit = traffic.check_n("ada", 1_000).await.unwrap(); // an estimate
+/// permit.settle(640).await;                                  // the size of the answer
+/// assert_eq!(traffic.peek("ada").await.remaining(), 9_360);
+/// # }
+/// ```
+///
+/// Dropping it changes nothing: the call stays charged.
 #[derive(Debug)]
 pub struct Permit {
     pub(super) origin: Origin,
@@ -53,6 +65,18 @@ impl Permit {
     ///
     /// After a call of cost 0, this is the remaining quota, as of [`peek`](super::RateLimiter::peek). `u32::MAX` if
     /// there were no limits.
+    ///
+    /// ```
+    /// # use fleeting::{Limit, RateLimiter};
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let limiter: RateLimiter<String> = RateLimiter::new(Limit::per_minute(100));
+    /// let permit = limiter.check_n("ada", 95).await.unwrap();
+    /// if permit.remaining() < 10 {
+    ///     println!("only {} calls are left", permit.remaining());
+    /// }
+    /// # assert_eq!(permit.remaining(), 5);
+    /// # }
+    /// ```
     pub fn remaining(&self) -> u32 {
         self.remaining
     }

@@ -20,12 +20,12 @@ where
     K: Hash + Eq + Clone + Send + Sync + 'static,
     S: BuildHasher + Clone + Send + Sync + 'static,
 {
-    /// Replaces the limits of a running limiter, for all its handles.
+    /// Replaces the limits of a running limiter, for all its handles: reload your configuration without a restart.
     ///
     /// Existing charges stay charged. The new limits are other limits of the same keys: [several limits for one
-    /// key](crate::guide::rate_limits#several-limits-for-one-key) defines what each of them counts. Limits are identified
-    /// by their position; an additional limit begins with nothing in use. So a limit that is removed and added again
-    /// knows its earlier calls for as long as its window is.
+    /// key](crate::guide::rate_limits#several-limits-for-one-key) defines what each of them counts. Limits are
+    /// identified by their position; an additional limit begins with nothing in use. So a limit that is removed and
+    /// added again knows its earlier calls for as long as its window is.
     ///
     /// Waiters are woken and checked against the new limits. A call that is in progress on another thread may still be
     /// checked and charged by the old limits.
@@ -35,10 +35,10 @@ where
     ///
     /// # Cost
     ///
-    /// If the length of a window changes, or a quota of [`Window::Gcra`](super::Window::Gcra), all keys are visited, at a
-    /// few tenths of a microsecond each, under one shard lock at a time. After the first change, each check takes a few
-    /// nanoseconds longer. A key that is charged by the old and by the new limits takes the memory of both until the old
-    /// ones are not needed any more.
+    /// If the length of a window changes, or a quota of [`Window::Gcra`](super::Window::Gcra), all keys are visited, at
+    /// a few tenths of a microsecond each, under one shard lock at a time. After the first change, each check takes a
+    /// few nanoseconds longer. A key that is charged by the old and by the new limits takes the memory of both until
+    /// the old ones are not needed any more.
     ///
     /// # Panics
     ///
@@ -66,6 +66,17 @@ where
 
 impl<K, S> RateLimiter<K, S> {
     /// Returns the limiter's own limits, which apply unless a call gives others.
+    ///
+    /// ```
+    /// # use fleeting::{Limit, RateLimiter};
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let limiter: RateLimiter<String> = RateLimiter::new(Limit::per_minute(100));
+    /// for limit in limiter.limits().iter() {
+    ///     println!("you may send {limit}"); // "100 in 60s"
+    /// }
+    /// # assert_eq!(*limiter.limits(), [Limit::per_minute(100)]);
+    /// # }
+    /// ```
     pub fn limits(&self) -> Arc<[Limit]> {
         dispatch!(&self.inner.0, limiter => limiter.limits())
     }

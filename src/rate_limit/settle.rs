@@ -12,7 +12,7 @@ use super::Permit;
 use crate::engine::coop;
 
 impl Permit {
-    /// Takes back what was charged for this permit, for all limits.
+    /// Takes back what was charged for this permit, for all limits. Use it if your call did not count after all.
     ///
     /// The key is then as if the call was never made, even if other limits were checked or set in between. Charges that
     /// have left the window, or that were [`reset`](super::RateLimiter::reset), are not taken back.
@@ -45,7 +45,7 @@ impl Permit {
         self.refund_now();
     }
 
-    /// Sets the actual cost of the call when it is known, for example the number of tokens, bytes or rows.
+    /// Sets the actual cost of the call when you know it, for example the number of tokens, bytes or rows.
     ///
     /// If the call cost more than was charged, the difference is charged now. If it cost less, the difference is
     /// refunded as by [`refund`](Permit::refund).
@@ -59,7 +59,7 @@ impl Permit {
     /// The limits are those of the check; if it used the limiter's own, the current ones apply.
     ///
     /// A check of cost 0 always passes, even if the key has a debt. To deny calls while a debt lasts, check with the
-    /// minimum cost of a call, and settle later.
+    /// minimum cost of your calls, and settle later.
     ///
     /// # Cancel safety
     ///

@@ -9,7 +9,8 @@ use crate::engine::{
     },
 };
 
-/// Statistics of a [`RateLimiter`](super::RateLimiter).
+/// Statistics of a [`RateLimiter`](super::RateLimiter). Returned by [`stats`](super::RateLimiter::stats), which has an
+/// example.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]

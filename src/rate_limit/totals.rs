@@ -20,7 +20,19 @@ where
     K: Hash + Eq + Clone + Send + Sync + 'static,
     S: BuildHasher + Clone + Send + Sync + 'static,
 {
-    /// Returns the statistics of the limiter. O(shards).
+    /// Returns the statistics of the limiter: keys in memory, admitted and denied calls. O(shards).
+    ///
+    /// ```
+    /// # use fleeting::{Limit, RateLimiter};
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let limiter: RateLimiter<String> = RateLimiter::new(Limit::per_minute(2));
+    /// for _call in 0..5 {
+    ///     let _ = limiter.check("ada").await;
+    /// }
+    /// let stats = limiter.stats();
+    /// assert_eq!((stats.keys, stats.admitted, stats.denied), (1, 2, 3));
+    /// # }
+    /// ```
     pub fn stats(&self) -> LimiterStats {
         dispatch!(&self.inner.0, limiter => limiter.stats())
     }

@@ -29,7 +29,8 @@ where
     K: Hash + Eq + Clone + Send + Sync + 'static,
     S: BuildHasher + Clone + Send + Sync + 'static,
 {
-    /// Waits until a call of one unit passes, and charges it.
+    /// Waits until a call of one unit passes, and charges it. Use it to stay within the limit of a server that you
+    /// call.
     ///
     /// Calls that wait for the same key are admitted one after the other, in the order in which they began to wait. A
     /// concurrent [`check`](RateLimiter::check) may be admitted before them. A refund, a reset and
@@ -81,6 +82,24 @@ where
     /// # Cancel safety
     ///
     /// The same as for [`until_ready`](RateLimiter::until_ready).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::{Limit, RateLimiter};
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// # use tokio::time::Instant;
+    /// // A mail server takes 100 recipients per second.
+    /// let recipients: RateLimiter<String> = RateLimiter::new(Limit::per_second(100));
+    /// let start = Instant::now();
+    /// for mailing in [60, 60, 60] {
+    ///     recipients.until_ready_n("mx.example.org", mailing).await.unwrap();
+    /// }
+    /// assert_eq!(start.elapsed().as_secs(), 2);
+    /// assert!(recipients.until_ready_n("mx.example.org", 101).await.is_err());
+    /// # }
+    /// ```
     #[doc(alias = "until_key_n_ready")]
     pub async fn until_ready_n<Q>(&self, key: &Q, cost: u32) -> Result<Permit, Limited>
     where
@@ -91,7 +110,7 @@ where
         })
     }
 
-    /// Waits up to `max_wait` until a call of one unit passes, and charges it.
+    /// Waits up to `max_wait` until a call of one unit passes, and charges it. Use it if your own caller has a timeout.
     ///
     /// # Errors
     ///
@@ -142,8 +161,8 @@ where
     A: Algorithm,
     S: BuildHasher + Clone + Send + Sync + 'static,
 {
-    /// Waits until the call passes, up to `max_wait`. Stores the remaining quota at each check. Also returns whether the
-    /// call had to wait.
+    /// Waits until the call passes, up to `max_wait`. Stores the remaining quota at each check. Also returns whether
+    /// the call had to wait.
     pub(super) async fn until_ready<Q>(
         &self,
         key: &Q,
