@@ -10,7 +10,27 @@ use ::axum::{
 use super::RateLimitLayer;
 
 impl<K, S> RateLimitLayer<K, S> {
-    /// Sets the cost of a request, in units. A request of cost 0 passes. Defaults to 1.
+    /// Sets the cost of a request, in units, if some of your requests are more expensive than others. A request of cost
+    /// 0 passes. Defaults to 1.
+    ///
+    /// ```
+    /// # use axum::{Router, body::Body, http::{Method, Request}, routing::get};
+    /// # use fleeting::{Limit, RateLimitLayer, RateLimiter};
+    /// # use tower::ServiceExt;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// // A write costs as much as ten reads.
+    /// let limiter: RateLimiter<String> = RateLimiter::new(Limit::per_minute(15));
+    /// let layer = RateLimitLayer::new(limiter, |_| Some("ada".to_owned()))
+    ///     .cost(|request| if request.method == Method::GET { 1 } else { 10 });
+    /// let app = Router::new().route("/", get("hello").post("stored")).layer(layer);
+    /// # let ask = |method: &str| {
+    /// #     app.clone().oneshot(Request::builder().method(method).body(Body::empty()).unwrap())
+    /// # };
+    /// for (method, status) in [("POST", 200), ("POST", 429), ("GET", 200)] {
+    ///     assert_eq!(ask(method).await.unwrap().status(), status);
+    /// }
+    /// # }
+    /// ```
     pub fn cost(mut self, cost: impl Fn(&Parts) -> u32 + Send + Sync + 'static) -> Self {
         self.settings().cost = Some(Arc::new(cost));
         self
@@ -24,6 +44,26 @@ impl<K, S> RateLimitLayer<K, S> {
     /// [`charge_failures`](RateLimitLayer::charge_failures). A request without a response, because the service failed
     /// or the client disconnected, stays charged. Otherwise a client could avoid each charge by disconnecting before
     /// the response.
+    ///
+    /// ```
+    /// # use axum::{Router, body::Body, http::{Request, StatusCode}, routing::get};
+    /// # use fleeting::{Limit, RateLimitLayer, RateLimiter};
+    /// # use tower::ServiceExt;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// // Requests that the database could not serve are not charged.
+    /// let limiter: RateLimiter<String> = RateLimiter::new(Limit::per_minute(1));
+    /// let layer = RateLimitLayer::new(limiter, |_| Some("ada".to_owned()))
+    ///     .charge_when(|status| !status.is_server_error());
+    /// let app = Router::new()
+    ///     .route("/", get("hello"))
+    ///     .route("/broken", get(StatusCode::SERVICE_UNAVAILABLE))
+    ///     .layer(layer);
+    /// # let ask = |path| app.clone().oneshot(Request::get(path).body(Body::empty()).unwrap());
+    /// for (path, status) in [("/broken", 503), ("/broken", 503), ("/", 200), ("/", 429)] {
+    ///     assert_eq!(ask(path).await.unwrap().status(), status);
+    /// }
+    /// # }
+    /// ```
     pub fn charge_when(
         mut self,
         charge_when: impl Fn(StatusCode) -> bool + Send + Sync + 'static,
@@ -82,9 +122,29 @@ impl<K, S> RateLimitLayer<K, S> {
     /// [`charge_after`](RateLimitLayer::charge_after) or [`charge_sent`](RateLimitLayer::charge_sent). Defaults to no
     /// refund: the cost of a request is also its minimum.
     ///
-    /// Set it if `cost` is an estimate. Neither function should then return 0 for requests that caused work, because
-    /// these requests are not limited at all. A response to `HEAD` has no body, for example, nor has one with status
-    /// 304, and a client may disconnect before the body is sent.
+    /// Set it if your `cost` is an estimate. Neither function should then return 0 for requests that caused work,
+    /// because these requests are not limited at all. A response to `HEAD` has no body, for example, nor has one with
+    /// status 304, and a client may disconnect before the body is sent.
+    ///
+    /// ```
+    /// # use axum::{Router, body::Body, http::Request, routing::get};
+    /// # use fleeting::{Limit, RateLimitLayer, RateLimiter};
+    /// # use tower::ServiceExt;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// // A request may use up to 500 tokens; the response reports their number.
+    /// let tokens: RateLimiter<String> = RateLimiter::new(Limit::per_minute(1_000));
+    /// let layer = RateLimitLayer::new(tokens.clone(), |_| Some("ada".to_owned()))
+    ///     .cost(|_| 500)
+    ///     .charge_after(|response| {
+    ///         let tokens = response.headers().get("x-tokens").and_then(|tokens| tokens.to_str().ok());
+    ///         tokens.and_then(|tokens| tokens.parse().ok()).unwrap_or(500)
+    ///     })
+    ///     .refund_unused();
+    /// let app = Router::new().route("/", get(async || ([("x-tokens", "120")], "hello"))).layer(layer);
+    /// app.oneshot(Request::new(Body::empty())).await.unwrap();
+    /// assert_eq!(tokens.peek("ada").await.remaining(), 880);
+    /// # }
+    /// ```
     pub fn refund_unused(mut self) -> Self {
         self.settings().refund_unused = true;
         self

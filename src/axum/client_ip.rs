@@ -11,25 +11,7 @@ use ::axum::{
     response::{IntoResponse, Response},
 };
 
-/// Address of a client: an IPv4 address, or the network of an IPv6 address.
-///
-/// It is a key for a [`RateLimiter`](crate::RateLimiter), and an extractor. Two values are equal if their networks are
-/// equal. For IPv4, the network is the whole address, unless a [prefix](crate::TrustedProxies::ipv4_prefix) is set; for
-/// IPv6, it is the [prefix](crate::TrustedProxies::ipv6_prefix), 64 bits by default, because a client with one address
-/// of such a network usually has all of them. An IPv4-mapped IPv6 address is the IPv4 address. `Display` writes the
-/// network: `192.0.2.1` or `2001:db8:0:1::/64`.
-///
-/// The extractor returns the address of the connection's peer. If an outer layer `Extension(TrustedProxies)` trusts the
-/// peer, the extractor returns the client address that the peer reports: see [`TrustedProxies`](crate::TrustedProxies).
-/// Without such a layer, but below a layer of [`by_ip`](crate::RateLimitLayer::by_ip), it returns the address by which
-/// the innermost of them limits requests.
-///
-/// # Errors
-///
-/// Extraction fails with [`ClientIpRejection`] if the peer address is unknown because the router is not served by
-/// `into_make_service_with_connect_info::<SocketAddr>()`. In tests, axum's `MockConnectInfo` can provide the address.
-///
-/// # Examples
+/// Address of a client: the key to limit anonymous clients by, and an extractor for your handlers.
 ///
 /// ```
 /// use axum::{Router, body::Body, extract::connect_info::MockConnectInfo, http::Request, routing::get};
@@ -53,6 +35,31 @@ use ::axum::{
 /// assert_eq!(second.status(), 429);
 /// # }
 /// ```
+///
+/// # Networks
+///
+/// A `ClientIp` is an IPv4 address, or the network of an IPv6 address. Two values are equal if their networks are
+/// equal.
+///
+/// * For IPv4, the network is the whole address, unless you set a [prefix](crate::TrustedProxies::ipv4_prefix).
+/// * For IPv6, it is the [prefix](crate::TrustedProxies::ipv6_prefix), 64 bits by default, because a client with one
+///   address of such a network usually has all of them.
+/// * An IPv4-mapped IPv6 address is the IPv4 address.
+///
+/// `Display` writes the network: `192.0.2.1` or `2001:db8:0:1::/64`.
+///
+/// # Behind proxies
+///
+/// The extractor returns the address of the connection's peer. If an outer layer `Extension(TrustedProxies)` trusts the
+/// peer, the extractor returns the client address that the peer reports: see [`TrustedProxies`](crate::TrustedProxies).
+/// Without such a layer, but below a layer of [`by_ip`](crate::RateLimitLayer::by_ip), it returns the address by which
+/// the innermost of them limits requests.
+///
+/// # Errors
+///
+/// Extraction fails with [`ClientIpRejection`] if the peer address is unknown because the router is not served by
+/// `into_make_service_with_connect_info::<SocketAddr>()`. In your tests, axum's `MockConnectInfo` can provide the
+/// address.
 #[derive(Clone, Copy, Debug)]
 pub struct ClientIp {
     pub(super) addr: IpAddr,
@@ -72,6 +79,16 @@ pub struct ClientIpRejection;
 
 impl ClientIp {
     /// Returns the full address; only its network counts for equality.
+    ///
+    /// ```
+    /// # use axum::http::HeaderMap;
+    /// # use std::net::IpAddr;
+    /// # use fleeting::TrustedProxies;
+    /// let peer: IpAddr = "2001:db8:0:1::7".parse().unwrap();
+    /// let client = TrustedProxies::none().client_ip(peer, &HeaderMap::new());
+    /// assert_eq!(client.to_string(), "2001:db8:0:1::/64", "counted by its network");
+    /// assert_eq!(client.addr(), peer, "for a log");
+    /// ```
     pub fn addr(&self) -> IpAddr {
         self.addr
     }

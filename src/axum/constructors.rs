@@ -16,6 +16,17 @@ impl<S> RateLimitLayer<(), S> {
     ///
     /// [`ClientIp`] uses the [`TrustedProxies`] of an outer `Extension` layer, or of an outer
     /// [`by_ip`](RateLimitLayer::by_ip); without such a layer, it is the address of the peer.
+    ///
+    /// ```
+    /// # use axum::{Router, routing::get};
+    /// # use fleeting::{ClientIp, Limit, RateLimitLayer, RateLimiter};
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let limiter = RateLimiter::new(Limit::per_minute(100));
+    /// let app: Router = Router::new()
+    ///     .route("/", get("hello"))
+    ///     .layer(RateLimitLayer::by::<ClientIp>(limiter));
+    /// # }
+    /// ```
     #[doc(alias = "KeyExtractor")]
     pub fn by<E>(limiter: impl Into<LayerLimiter<E, S>>) -> RateLimitLayer<E, S>
     where
@@ -142,7 +153,8 @@ impl<S> RateLimitLayer<(), S> {
 }
 
 impl<S> RateLimitLayer<ClientIp, S> {
-    /// Creates a layer that limits by the client's address, behind the given trusted proxies.
+    /// Creates a layer that limits by the client's address, behind the given trusted proxies. If your server is not
+    /// behind a proxy, trust [none](TrustedProxies::none).
     ///
     /// The extractor [`ClientIp`] returns the same address in layers and handlers below this layer, also for requests
     /// that are not limited, unless an `Extension(TrustedProxies)` layer configures other proxies.
@@ -190,6 +202,28 @@ impl<S> RateLimitLayer<ClientIp, S> {
 impl<K, S> RateLimitLayer<K, S> {
     /// Creates a layer that limits by the key that `key` returns for a request. A request for which `key` returns
     /// `None` is not limited.
+    ///
+    /// ```
+    /// # use axum::{Router, body::Body, http::Request, routing::get};
+    /// # use fleeting::{Limit, RateLimitLayer, RateLimiter};
+    /// # use tower::ServiceExt;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// // Requests with an API key are limited by it, others are not limited here.
+    /// let limiter: RateLimiter<String> = RateLimiter::new(Limit::per_minute(1));
+    /// let layer = RateLimitLayer::new(limiter, |request| {
+    ///     Some(request.headers.get("x-api-key")?.to_str().ok()?.to_owned())
+    /// });
+    /// let app = Router::new().route("/", get("hello")).layer(layer);
+    /// # for status in [200, 200] {
+    /// #     let answer = app.clone().oneshot(Request::new(Body::empty())).await.unwrap();
+    /// #     assert_eq!(answer.status(), status);
+    /// # }
+    /// # for status in [200, 429] {
+    /// #     let request = Request::get("/").header("x-api-key", "7").body(Body::empty()).unwrap();
+    /// #     assert_eq!(app.clone().oneshot(request).await.unwrap().status(), status);
+    /// # }
+    /// # }
+    /// ```
     #[doc(alias = "GlobalKeyExtractor")]
     #[doc(alias = "KeyExtractor")]
     pub fn new(

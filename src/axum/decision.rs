@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use crate::rate_limit::Limited;
 
-/// Decision of a [`RateLimitLayer`](crate::RateLimitLayer) about a request: see
-/// [`on_decision`](crate::RateLimitLayer::on_decision).
+/// Decision of a [`RateLimitLayer`](crate::RateLimitLayer) about a request. Passed to
+/// [`on_decision`](crate::RateLimitLayer::on_decision), which has an example.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum RateLimitDecision<'a> {

@@ -18,7 +18,8 @@ const LEGACY_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
 const LEGACY_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
 const LEGACY_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 
-/// Rate limit header fields of a response.
+/// Rate limit header fields of a response, from which clients learn their quota. Set by
+/// [`RateLimitLayer::headers`](crate::RateLimitLayer::headers), which has an example.
 #[doc(alias = "use_headers")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]

@@ -15,12 +15,42 @@ use super::{
 };
 use crate::{engine::hasher::DefaultHasher, rate_limit::Limited};
 
-/// A tower layer that limits the number of requests per key.
+/// A tower layer that limits the requests of each client, user or token, in axum and any other HTTP service.
+///
+/// ```
+/// use axum::{Router, body::Body, http::Request, routing::get};
+/// use fleeting::{Limit, RateLimitLayer, RateLimiter};
+/// use tower::ServiceExt;
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+/// let limiter = RateLimiter::<String>::builder().limit(Limit::per_minute(1).named("minute")).build();
+/// let by_token = RateLimitLayer::new(limiter, |request| {
+///     Some(request.headers.get("x-token")?.to_str().ok()?.to_owned())
+/// });
+/// let app = Router::new().route("/", get("hello")).layer(by_token);
+/// let ask = |token| {
+///     app.clone().oneshot(Request::get("/").header("x-token", token).body(Body::empty()).unwrap())
+/// };
+///
+/// let first = ask("ada").await.unwrap();
+/// assert_eq!(first.headers()["ratelimit-policy"], r#""minute";q=1;w=60"#);
+/// assert_eq!(first.headers()["ratelimit"], r#""minute";r=0;t=60"#);
+/// assert_eq!(ask("ada").await.unwrap().status(), 429);
+/// assert_eq!(ask("grace").await.unwrap().status(), 200);
+/// # }
+/// ```
+///
+/// Choose the constructor by your key: [`by_ip`](RateLimitLayer::by_ip) for the address of the client,
+/// [`by_extension`](RateLimitLayer::by_extension) for the user that your own layer has authenticated,
+/// [`by`](RateLimitLayer::by) for any extractor, and [`new`](RateLimitLayer::new) for a function of the request.
+///
+/// Responses to limited requests get the fields of [`Headers`], except in [shadow mode](RateLimitLayer::shadow). The
+/// layer answers a denied request itself; your service does not see it.
+///
+/// # Services and limiters
 ///
 /// All clones of the layer, all services that it creates and all connections share one limiter: a
-/// [`RateLimiter`](crate::RateLimiter), or a `redis::RateLimiter` that is shared between processes. Responses to
-/// limited requests get the fields of [`Headers`], except in [shadow mode](RateLimitLayer::shadow). A denied request is
-/// answered by the layer and does not reach the service.
+/// [`RateLimiter`](crate::RateLimiter), or a `redis::RateLimiter` that is shared between processes.
 ///
 /// The layer fits any service of HTTP requests: axum's routers, services inside tower-http's layers, and tonic's
 /// services. Response bodies are wrapped in [`RateLimitBody`](crate::RateLimitBody), so that the layer can answer with
@@ -52,8 +82,8 @@ use crate::{engine::hasher::DefaultHasher, rate_limit::Limited};
 ///
 /// # In handlers
 ///
-/// A handler can extract `Extension<Standing>`: the remaining quota of the key after this request was charged. If there
-/// are several limits, it describes the one with the fewest units left.
+/// Your handler can extract `Extension<Standing>`: the remaining quota of the key after this request was charged. If
+/// there are several limits, it describes the one with the fewest units left.
 ///
 /// Requests that the layer passes without a known quota have no `Standing`: requests that are
 /// [skipped](RateLimitLayer::skip) or have no key, requests that only shadow mode admits, and requests whose quota a
@@ -65,8 +95,8 @@ use crate::{engine::hasher::DefaultHasher, rate_limit::Limited};
 /// - Put this layer inside CORS (add the `CorsLayer` after it), so that preflight requests are answered before they are
 ///   counted, and scripts can read the response to a denied request. Scripts can read its header fields only if CORS
 ///   exposes them. If this layer has to be outside, let [`skip`](RateLimitLayer::skip) pass `OPTIONS`.
-/// - Put it inside the layer that authenticates the user, if the key is the user.
-/// - Put it outside of everything costly: layers that read the body, compress, or query a database.
+/// - Put it inside your layer that authenticates the user, if the key is the user.
+/// - Put it outside of everything costly: layers that read the body, compress, or query your database.
 /// - In axum, `Router::layer` also counts requests to unknown paths; `Router::route_layer` counts only requests that
 ///   match a route.
 ///
@@ -85,8 +115,8 @@ use crate::{engine::hasher::DefaultHasher, rate_limit::Limited};
 /// A `String` key of more than 256 bytes is counted by its first 256 bytes and a hash of the whole key. So no request
 /// can fill memory with a long key, and two long keys share no quota. The limiter stores the shortened key, so
 /// [`RateLimiter::peek`](crate::RateLimiter::peek) with the original key finds nothing. The length of keys of other
-/// types is not limited: that includes a struct around a `String`, as an extractor for [`by`](RateLimitLayer::by) or
-/// [`by_extension`](RateLimitLayer::by_extension) often returns. Reject or shorten a long text from the request there.
+/// types is not limited: that includes a struct around a `String`, as your extractor for [`by`](RateLimitLayer::by) or
+/// [`by_extension`](RateLimitLayer::by_extension) may return. Reject or shorten a long text from the request there.
 /// The number of keys is limited by [`max_keys`](crate::RateLimiterBuilder::max_keys).
 ///
 /// # With Redis
@@ -104,31 +134,6 @@ use crate::{engine::hasher::DefaultHasher, rate_limit::Limited};
 ///
 /// A request that is dropped before it is checked is not charged. A request that is dropped after the check is not
 /// refunded.
-///
-/// # Examples
-///
-/// ```
-/// use axum::{Router, body::Body, http::Request, routing::get};
-/// use fleeting::{Limit, RateLimitLayer, RateLimiter};
-/// use tower::ServiceExt;
-///
-/// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
-/// let limiter = RateLimiter::<String>::builder().limit(Limit::per_minute(1).named("minute")).build();
-/// let by_token = RateLimitLayer::new(limiter, |request| {
-///     Some(request.headers.get("x-token")?.to_str().ok()?.to_owned())
-/// });
-/// let app = Router::new().route("/", get("hello")).layer(by_token);
-/// let ask = |token| {
-///     app.clone().oneshot(Request::get("/").header("x-token", token).body(Body::empty()).unwrap())
-/// };
-///
-/// let first = ask("ada").await.unwrap();
-/// assert_eq!(first.headers()["ratelimit-policy"], r#""minute";q=1;w=60"#);
-/// assert_eq!(first.headers()["ratelimit"], r#""minute";r=0;t=60"#);
-/// assert_eq!(ask("ada").await.unwrap().status(), 429);
-/// assert_eq!(ask("grace").await.unwrap().status(), 200);
-/// # }
-/// ```
 #[doc(alias = "GovernorLayer")]
 #[doc(alias = "GovernorConfigBuilder")]
 #[doc(alias = "tower_governor")]
@@ -136,8 +141,24 @@ use crate::{engine::hasher::DefaultHasher, rate_limit::Limited};
 pub struct RateLimitLayer<K, S = DefaultHasher>(Arc<Settings<K, S>>);
 
 impl<K, S> RateLimitLayer<K, S> {
-    /// Sets which requests are not limited, such as health checks and preflights. `skip` is called before the key is
-    /// extracted. By default, no request is skipped.
+    /// Sets which requests are not limited, such as health checks and preflights. `skip` returns `true` for them, and
+    /// is called before the key is extracted. By default, no request is skipped.
+    ///
+    /// ```
+    /// # use axum::{Router, body::Body, http::{Method, Request}, routing::get};
+    /// # use fleeting::{Limit, RateLimitLayer, RateLimiter};
+    /// # use tower::ServiceExt;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let limiter: RateLimiter<String> = RateLimiter::new(Limit::per_minute(1));
+    /// let layer = RateLimitLayer::new(limiter, |_| Some("all".to_owned()))
+    ///     .skip(|request| request.uri.path() == "/health" || request.method == Method::OPTIONS);
+    /// let app = Router::new().route("/", get("hello")).route("/health", get("ok")).layer(layer);
+    /// # let ask = |path| app.clone().oneshot(Request::get(path).body(Body::empty()).unwrap());
+    /// for (path, status) in [("/health", 200), ("/health", 200), ("/", 200), ("/", 429)] {
+    ///     assert_eq!(ask(path).await.unwrap().status(), status);
+    /// }
+    /// # }
+    /// ```
     #[doc(alias = "methods")]
     pub fn skip(mut self, skip: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
         self.settings().skip = Some(Arc::new(skip));
@@ -147,7 +168,7 @@ impl<K, S> RateLimitLayer<K, S> {
     /// Enables or disables the layer. A disabled layer passes all requests unchanged: it extracts no key, charges
     /// nothing and adds no fields. Defaults to enabled.
     ///
-    /// Useful if the configuration decides whether there are limits. `tower::util::option_layer` does not fit an axum
+    /// Use it if your configuration decides whether there are limits. `tower::util::option_layer` does not fit an axum
     /// router here, because the layer changes the type of the response body.
     ///
     /// # Examples
@@ -173,11 +194,28 @@ impl<K, S> RateLimitLayer<K, S> {
         self
     }
 
-    /// Enables shadow mode (a dry run), to try limits out: requests are counted, but not denied or delayed, and
+    /// Enables shadow mode (a dry run), to try your limits out: requests are counted, but not denied or delayed, and
     /// responses get no fields.
     ///
     /// Requests that would be denied are logged at DEBUG and counted in [`stats`](crate::RateLimiter::stats). Requests
     /// without a key pass uncounted. Defaults to off.
+    ///
+    /// ```
+    /// # use axum::{Router, body::Body, http::Request, routing::get};
+    /// # use fleeting::{Limit, RateLimitLayer, RateLimiter};
+    /// # use tower::ServiceExt;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// // Would this limit hurt? Count for a week before you enforce it.
+    /// let limiter: RateLimiter<String> = RateLimiter::new(Limit::per_minute(1));
+    /// let layer = RateLimitLayer::new(limiter.clone(), |_| Some("ada".to_owned())).shadow();
+    /// let app = Router::new().route("/", get("hello")).layer(layer);
+    /// # let ask = || app.clone().oneshot(Request::new(Body::empty()));
+    /// for _request in 0..3 {
+    ///     assert_eq!(ask().await.unwrap().status(), 200);
+    /// }
+    /// assert_eq!(limiter.stats().shadowed, 2);
+    /// # }
+    /// ```
     pub fn shadow(mut self) -> Self {
         self.settings().shadow = true;
         self
@@ -191,6 +229,25 @@ impl<K, S> RateLimitLayer<K, S> {
     ///
     /// The limiter itself counts as well: see [`stats`](crate::RateLimiter::stats) and, by limit,
     /// [`denials`](crate::RateLimiter::denials).
+    ///
+    /// ```
+    /// # use axum::{Router, body::Body, http::Request, routing::get};
+    /// # use fleeting::{Limit, RateLimitDecision, RateLimitLayer, RateLimiter};
+    /// # use tower::ServiceExt;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let limiter: RateLimiter<String> = RateLimiter::new(Limit::per_minute(1).named("minute"));
+    /// let layer = RateLimitLayer::new(limiter, |_| Some("ada".to_owned())).on_decision(|decision, request| {
+    ///     if let RateLimitDecision::Denied(limited) = decision {
+    ///         println!("{} denied by {:?}", request.uri.path(), limited.limit().name());
+    ///     }
+    /// });
+    /// let app: Router = Router::new().route("/", get("hello")).layer(layer);
+    /// # for status in [200, 429] {
+    /// #     let answer = app.clone().oneshot(Request::new(Body::empty())).await.unwrap();
+    /// #     assert_eq!(answer.status(), status);
+    /// # }
+    /// # }
+    /// ```
     pub fn on_decision(
         mut self,
         on_decision: impl Fn(RateLimitDecision<'_>, &Parts) + Send + Sync + 'static,
@@ -204,6 +261,19 @@ impl<K, S> RateLimitLayer<K, S> {
     ///
     /// It should be short and must not be a secret: for example, use the number of a user and not a token. A partition
     /// key of more than 256 bytes is omitted. Defaults to none.
+    ///
+    /// ```
+    /// # use axum::{Router, body::Body, http::Request, routing::get};
+    /// # use fleeting::{Limit, RateLimitLayer, RateLimiter};
+    /// # use tower::ServiceExt;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let limiter: RateLimiter<u64> = RateLimiter::new(Limit::per_minute(9).named("minute"));
+    /// let layer = RateLimitLayer::new(limiter, |_| Some(7)).partition_key(|user| user.to_string());
+    /// let app = Router::new().route("/", get("hello")).layer(layer);
+    /// let answer = app.oneshot(Request::new(Body::empty())).await.unwrap();
+    /// assert_eq!(answer.headers()["ratelimit"], r#""minute";r=8;t=60;pk=:Nw==:"#); // "7" in Base64
+    /// # }
+    /// ```
     pub fn partition_key<B: AsRef<[u8]>>(
         mut self,
         partition_key: impl Fn(&K) -> B + Send + Sync + 'static,
@@ -272,6 +342,26 @@ impl<K, S> RateLimitLayer<K, S> {
     /// [`jitter`](crate::RateLimiterBuilder::jitter) applies as well. If the client of a waiting request disconnects,
     /// the request is removed from the queue. All requests of a key wait in one queue, also if they are under different
     /// [limits](RateLimitLayer::limits): one that waits for a small plan delays those behind it.
+    ///
+    /// ```
+    /// # use axum::{Router, body::Body, http::Request, routing::get};
+    /// # use std::time::Duration;
+    /// # use fleeting::{Limit, RateLimitLayer, RateLimiter};
+    /// # use tokio::time::Instant;
+    /// # use tower::ServiceExt;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// // A burst is delayed by up to two seconds instead of denied.
+    /// let limiter: RateLimiter<String> = RateLimiter::new(Limit::per_second(1));
+    /// let layer = RateLimitLayer::new(limiter, |_| Some("ada".to_owned())).wait(Duration::from_secs(2));
+    /// let app = Router::new().route("/", get("hello")).layer(layer);
+    /// # let ask = || app.clone().oneshot(Request::new(Body::empty()));
+    /// let start = Instant::now();
+    /// for _request in 0..3 {
+    ///     assert_eq!(ask().await.unwrap().status(), 200);
+    /// }
+    /// assert_eq!(start.elapsed().as_secs(), 2);
+    /// # }
+    /// ```
     pub fn wait(mut self, max: Duration) -> Self {
         self.settings().wait = Some(max);
         self
@@ -287,6 +377,26 @@ impl<K, S> RateLimitLayer<K, S> {
     /// # Panics
     ///
     /// Panics if `jitter` is longer than a day.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use axum::{Router, body::Body, http::Request, routing::get};
+    /// # use std::time::Duration;
+    /// # use fleeting::{Limit, RateLimitLayer, RateLimiter};
+    /// # use tower::ServiceExt;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let limiter: RateLimiter<String> = RateLimiter::new(Limit::per_minute(1));
+    /// let layer = RateLimitLayer::new(limiter, |_| Some("all".to_owned()))
+    ///     .retry_jitter(Duration::from_secs(30));
+    /// let app = Router::new().route("/", get("hello")).layer(layer);
+    /// # let ask = || app.clone().oneshot(Request::new(Body::empty()));
+    /// ask().await.unwrap();
+    /// let denied = ask().await.unwrap();
+    /// let seconds: u64 = denied.headers()["retry-after"].to_str().unwrap().parse().unwrap();
+    /// assert!((60..=90).contains(&seconds));
+    /// # }
+    /// ```
     pub fn retry_jitter(mut self, jitter: Duration) -> Self {
         assert!(
             jitter <= Duration::from_secs(86_400),
@@ -300,6 +410,19 @@ impl<K, S> RateLimitLayer<K, S> {
     ///
     /// If an inner layer has already set fields, this layer appends its limits to `RateLimit` and `RateLimit-Policy`,
     /// and leaves the `X-RateLimit` fields unchanged.
+    ///
+    /// ```
+    /// # use axum::{Router, body::Body, http::Request, routing::get};
+    /// # use fleeting::{Headers, Limit, RateLimitLayer, RateLimiter};
+    /// # use tower::ServiceExt;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let limiter: RateLimiter<String> = RateLimiter::new(Limit::per_minute(10));
+    /// let layer = RateLimitLayer::new(limiter, |_| Some("ada".to_owned())).headers(Headers::Legacy);
+    /// let app = Router::new().route("/", get("hello")).layer(layer);
+    /// let answer = app.oneshot(Request::new(Body::empty())).await.unwrap();
+    /// assert_eq!(answer.headers()["x-ratelimit-remaining"], "9");
+    /// # }
+    /// ```
     pub fn headers(mut self, headers: Headers) -> Self {
         self.settings().headers = headers;
         self

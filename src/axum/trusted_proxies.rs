@@ -26,7 +26,29 @@ const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const IPV4_PREFIX: u8 = 32;
 const IPV6_PREFIX: u8 = 64;
 
-/// Trusted proxies, and the header field in which they report the client. Cloning it is cheap.
+/// Trusted proxies, and the header field in which they report the client, to find your clients behind load balancers.
+///
+/// ```
+/// use axum::http::HeaderMap;
+/// use fleeting::TrustedProxies;
+///
+/// let trusted = TrustedProxies::new(["10.0.0.0/8", "::1"])?;
+/// let mut headers = HeaderMap::new();
+/// headers.append("x-forwarded-for", "203.0.113.7, 198.51.100.2, 10.1.1.1".parse()?);
+///
+/// // The client wrote 203.0.113.7 itself.
+/// let client = trusted.client_ip("10.2.2.2".parse()?, &headers);
+/// assert_eq!(client.to_string(), "198.51.100.2");
+/// // Not a trusted proxy: the field is ignored.
+/// let client = trusted.client_ip("192.0.2.1".parse()?, &headers);
+/// assert_eq!(client.to_string(), "192.0.2.1");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// Give it to [`RateLimitLayer::by_ip`](crate::RateLimitLayer::by_ip), or add it as an `Extension` layer for the
+/// extractor [`ClientIp`]. Cloning it is cheap.
+///
+/// # Search for the client
 ///
 /// A proxy appends the address of its own peer at the right end of `X-Forwarded-For` or, with
 /// [`forwarded`](TrustedProxies::forwarded), `Forwarded` (RFC 7239). Everything to the left of it arrived with the
@@ -55,25 +77,6 @@ const IPV6_PREFIX: u8 = 64;
 /// If a proxy is not trusted, all clients behind it count as one. A warning is logged when an untrusted peer sends such
 /// a field, at most twice per `TrustedProxies` and its clones: for the first such peer in a private network, where most
 /// proxies are, and for the first on the Internet, which may be the proxy of a CDN or any client.
-///
-/// # Examples
-///
-/// ```
-/// use axum::http::HeaderMap;
-/// use fleeting::TrustedProxies;
-///
-/// let trusted = TrustedProxies::new(["10.0.0.0/8", "::1"])?;
-/// let mut headers = HeaderMap::new();
-/// headers.append("x-forwarded-for", "203.0.113.7, 198.51.100.2, 10.1.1.1".parse()?);
-///
-/// // The client wrote 203.0.113.7 itself.
-/// let client = trusted.client_ip("10.2.2.2".parse()?, &headers);
-/// assert_eq!(client.to_string(), "198.51.100.2");
-/// // Not a trusted proxy: the field is ignored.
-/// let client = trusted.client_ip("192.0.2.1".parse()?, &headers);
-/// assert_eq!(client.to_string(), "192.0.2.1");
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
 #[derive(Clone, Debug)]
 #[must_use = "it has no effect until it is given to a layer"]
 pub struct TrustedProxies {
@@ -139,6 +142,18 @@ impl<S: Send + Sync> FromRequestParts<S> for ClientIp {
 
 impl TrustedProxies {
     /// Creates a configuration that trusts no proxy: the client is the peer.
+    ///
+    /// ```
+    /// # use axum::{Router, routing::get};
+    /// # use fleeting::{Limit, RateLimitLayer, RateLimiter, TrustedProxies};
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// // The server is on the Internet, without a proxy: nothing that a client writes is believed.
+    /// let limiter = RateLimiter::new(Limit::per_minute(100));
+    /// let app: Router = Router::new()
+    ///     .route("/", get("hello"))
+    ///     .layer(RateLimitLayer::by_ip(limiter, TrustedProxies::none()));
+    /// # }
+    /// ```
     pub fn none() -> Self {
         let field = Field::XForwardedFor;
         let has_warned = Arc::default();
@@ -158,6 +173,17 @@ impl TrustedProxies {
     /// # Errors
     ///
     /// Returns [`BadNetwork`] with the first text that is neither a network nor an address.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use fleeting::TrustedProxies;
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let trusted = TrustedProxies::new(["10.0.0.0/8", "2001:db8::17"])?;
+    /// let error = TrustedProxies::new(["10.0.0.0/33"]).unwrap_err();
+    /// assert_eq!(error.to_string(), r#""10.0.0.0/33" is neither an IP address nor a network such as 10.0.0.0/8"#);
+    /// # Ok(()) }
+    /// ```
     pub fn new<T: AsRef<str>>(networks: impl IntoIterator<Item = T>) -> Result<Self, BadNetwork> {
         let network = |text: T| {
             let text = text.as_ref().trim();
@@ -168,6 +194,18 @@ impl TrustedProxies {
     }
 
     /// Sets whether the proxies write `Forwarded` (RFC 7239). Defaults to `false`: `X-Forwarded-For` is read.
+    ///
+    /// ```
+    /// # use axum::http::HeaderMap;
+    /// # use fleeting::TrustedProxies;
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let trusted = TrustedProxies::new(["10.0.0.0/8"])?.forwarded(true);
+    /// let mut headers = HeaderMap::new();
+    /// headers.insert("forwarded", "for=198.51.100.2;proto=https".parse()?);
+    /// let client = trusted.client_ip("10.0.0.1".parse()?, &headers);
+    /// assert_eq!(client.to_string(), "198.51.100.2");
+    /// # Ok(()) }
+    /// ```
     pub fn forwarded(mut self, forwarded: bool) -> Self {
         self.field = if forwarded { Field::Forwarded } else { Field::XForwardedFor };
         self
@@ -178,6 +216,19 @@ impl TrustedProxies {
     ///
     /// Use it only for proxies that write the field in every request, replacing the value that the client may have
     /// sent.
+    ///
+    /// ```
+    /// # use axum::http::{HeaderMap, HeaderName};
+    /// # use fleeting::TrustedProxies;
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let real_ip = HeaderName::from_static("x-real-ip");
+    /// let trusted = TrustedProxies::new(["10.0.0.0/8"])?.header(real_ip);
+    /// let mut headers = HeaderMap::new();
+    /// headers.insert("x-real-ip", "198.51.100.2".parse()?);
+    /// let client = trusted.client_ip("10.0.0.1".parse()?, &headers);
+    /// assert_eq!(client.to_string(), "198.51.100.2");
+    /// # Ok(()) }
+    /// ```
     pub fn header(mut self, name: HeaderName) -> Self {
         self.field = Field::Single(name);
         self
@@ -186,6 +237,25 @@ impl TrustedProxies {
     /// Declares that the router is served on a Unix socket, where peers have no address. Every peer is then a trusted
     /// proxy, and a request without an address in the proxies' field is answered by [`ClientIpRejection`]. Defaults to
     /// `false`: every request without a peer address is rejected.
+    ///
+    /// ```
+    /// # use axum::{Router, body::Body, http::Request, routing::get};
+    /// # use fleeting::{Limit, RateLimitLayer, RateLimiter, TrustedProxies};
+    /// # use tower::ServiceExt;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// // nginx forwards requests to a Unix socket, with the client in X-Forwarded-For.
+    /// let trusted = TrustedProxies::none().unix_socket(true);
+    /// let limiter = RateLimiter::new(Limit::per_minute(1));
+    /// let app = Router::new().route("/", get("hello")).layer(RateLimitLayer::by_ip(limiter, trusted));
+    /// # let ask = |client| {
+    /// #     let request = Request::get("/").header("x-forwarded-for", client);
+    /// #     app.clone().oneshot(request.body(Body::empty()).unwrap())
+    /// # };
+    /// for (client, status) in [("192.0.2.1", 200), ("192.0.2.1", 429), ("192.0.2.2", 200)] {
+    ///     assert_eq!(ask(client).await.unwrap().status(), status);
+    /// }
+    /// # }
+    /// ```
     pub fn unix_socket(mut self, unix_socket: bool) -> Self {
         self.unix_socket = unix_socket;
         self
@@ -237,6 +307,18 @@ impl TrustedProxies {
     /// # Panics
     ///
     /// Panics if `bits` is above 32.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use axum::http::HeaderMap;
+    /// # use fleeting::TrustedProxies;
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let trusted = TrustedProxies::none().ipv4_prefix(24);
+    /// let client = trusted.client_ip("192.0.2.77".parse()?, &HeaderMap::new());
+    /// assert_eq!(client.to_string(), "192.0.2.0/24");
+    /// # Ok(()) }
+    /// ```
     pub fn ipv4_prefix(mut self, bits: u8) -> Self {
         assert!(bits <= 32, "ipv4_prefix must be 0 to 32, got {bits}");
         self.ipv4_prefix = bits;
@@ -249,6 +331,19 @@ impl TrustedProxies {
     /// # Panics
     ///
     /// Panics if `bits` is above 128.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use axum::http::HeaderMap;
+    /// # use fleeting::TrustedProxies;
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let trusted = TrustedProxies::none().ipv6_prefix(48);
+    /// let one = trusted.client_ip("2001:db8:1:2::3".parse()?, &HeaderMap::new());
+    /// let other = trusted.client_ip("2001:db8:1:9::4".parse()?, &HeaderMap::new());
+    /// assert_eq!(one, other, "they share a quota");
+    /// # Ok(()) }
+    /// ```
     pub fn ipv6_prefix(mut self, bits: u8) -> Self {
         assert!(bits <= 128, "ipv6_prefix must be 0 to 128, got {bits}");
         self.ipv6_prefix = bits;
@@ -256,6 +351,18 @@ impl TrustedProxies {
     }
 
     /// Returns the client of a request with these headers that came from `peer`.
+    ///
+    /// ```
+    /// # use axum::http::HeaderMap;
+    /// # use fleeting::TrustedProxies;
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let trusted = TrustedProxies::new(["10.0.0.0/8"])?;
+    /// let mut headers = HeaderMap::new();
+    /// headers.insert("x-forwarded-for", "198.51.100.2".parse()?);
+    /// let client = trusted.client_ip("10.0.0.1".parse()?, &headers);
+    /// assert_eq!(client.to_string(), "198.51.100.2");
+    /// # Ok(()) }
+    /// ```
     pub fn client_ip(&self, peer: IpAddr, headers: &HeaderMap) -> ClientIp {
         // An IPv6 socket reports IPv4 peers as IPv4-mapped addresses, which would not match IPv4 networks.
         let peer = peer.to_canonical();
