@@ -30,7 +30,8 @@ pub use self::{
     streams::{Events, LosslessEvents},
 };
 
-/// Number of events that a subscriber missed because it read too slowly.
+/// Number of events that a subscriber missed because it read too slowly. Returned by [`Events::recv`], which has an
+/// example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Lagged(pub u64);

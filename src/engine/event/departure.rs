@@ -13,7 +13,25 @@ use crate::engine::clock::{Deadline, Tick};
 #[cfg(feature = "serde")]
 use crate::engine::seconds;
 
-/// Cause of the removal of an entry from the cache.
+/// Cause of the removal of an entry from the cache: expired, evicted, removed or replaced.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use fleeting::{Cache, Cause};
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+/// let cache = Cache::builder().max_capacity(100).build();
+/// let mut events = cache.events();
+/// cache.set_ex("session", 7, Duration::from_secs(60)).await;
+///
+/// let event = events.recv().await.unwrap().unwrap();
+/// match event.cause {
+///     Cause::Expired => println!("log out user {}", event.value),
+///     Cause::Evicted => println!("the cache is too small"),
+///     _ => {}
+/// }
+/// # assert_eq!(event.cause, Cause::Expired);
+/// # }
+/// ```
 #[doc(alias = "RemovalCause")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "lowercase"))]
@@ -32,8 +50,22 @@ pub enum Cause {
 
 /// The removal of one entry from the cache: its key and value, the cause and the time.
 ///
-/// Each removal whose cause is [published](crate::Builder::publish) produces exactly one event. The events of one key
-/// are in the order of the removals.
+/// ```
+/// # use std::time::Duration;
+/// # use fleeting::{Cache, Cause};
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+/// let carts = Cache::builder().build();
+/// let mut events = carts.events();
+/// carts.set_ex("ada", vec!["book"], Duration::from_secs(1_800)).await;
+///
+/// let event = events.recv().await.unwrap().unwrap();
+/// assert_eq!((event.key, event.cause), ("ada", Cause::Expired));
+/// assert_eq!(event.value, ["book"], "still there, to remind Ada of it");
+/// # }
+/// ```
+///
+/// You get one event for each expiration or eviction; ask for the other causes with
+/// [`publish`](crate::Builder::publish). The events of one key are in the order of the removals.
 ///
 /// With feature `serde`, an event is serializable. Its times are written as seconds since the Unix epoch.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,6 +109,19 @@ pub(crate) struct DepartureSignal<T> {
 impl<K, V> Event<K, V> {
     /// Returns how long after its deadline the entry was removed; `None` if it had no deadline or was removed before
     /// it.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::Cache;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let cache = Cache::builder().build();
+    /// let mut events = cache.events();
+    /// cache.set_ex("lock", 1, Duration::from_secs(10)).await;
+    ///
+    /// let event = events.recv().await.unwrap().unwrap();
+    /// assert!(event.lag().unwrap() <= Duration::from_millis(200), "removed in time");
+    /// # }
+    /// ```
     pub fn lag(&self) -> Option<Duration> {
         self.at.checked_duration_since(self.deadline?)
     }
@@ -93,6 +138,12 @@ impl<K, V> Departure<K, V> {
 
 impl Cause {
     /// Returns `"expired"`, `"evicted"`, `"removed"` or `"replaced"`, for logs and labels.
+    ///
+    /// ```
+    /// # use fleeting::Cause;
+    /// // A label of a metric.
+    /// assert_eq!(Cause::Expired.as_str(), "expired");
+    /// ```
     pub fn as_str(self) -> &'static str {
         match self {
             Cause::Expired => "expired",

@@ -12,26 +12,71 @@ use futures_core::Stream;
 
 use super::{Cause, Event, Lagged, publisher::Publisher, subscription::Subscription};
 
-/// A stream of events that never delays the cache, and drops events if it is read too slowly. Created by
-/// [`Cache::events`](crate::Cache::events).
+/// A stream of removals that never delays the cache, and drops events if you read it too slowly.
 ///
-/// A subscriber that falls more than [`event_capacity`](crate::Builder::event_capacity) events behind misses the oldest
-/// ones, and receives their number as [`Lagged`].
+/// ```
+/// # use std::time::Duration;
+/// # use fleeting::Cache;
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+/// let sessions = Cache::builder().build();
+/// let mut events = sessions.events();
+/// sessions.set_ex("token", "ada", Duration::from_secs(1_800)).await;
+/// # let handle = sessions.clone();
+/// # tokio::spawn(async move {
+/// #     tokio::time::sleep(Duration::from_secs(3_600)).await;
+/// #     handle.shutdown().await;
+/// # });
+///
+/// while let Some(event) = events.recv().await {
+///     match event {
+///         Ok(event) => println!("{} is logged out: {}", event.value, event.cause),
+///         Err(lagged) => println!("{lagged}"),
+///     }
+/// }
+/// # }
+/// ```
+///
+/// Created by [`Cache::events`](crate::Cache::events). If you fall more than
+/// [`event_capacity`](crate::Builder::event_capacity) events behind, you miss the oldest ones, and receive their number
+/// as [`Lagged`]. If you must not miss any, use [`LosslessEvents`].
 ///
 /// After the last [`Cache`](crate::Cache) handle is dropped or the cache is [shut down](crate::Cache::shutdown), the
 /// stream returns the remaining events and then ends. It does not keep the cache alive.
 #[must_use = "events are only delivered while the subscription exists"]
 pub struct Events<K, V>(Subscription<K, V>);
 
-/// A stream of events that loses no event while it exists. Created by
-/// [`Cache::events_lossless`](crate::Cache::events_lossless).
+/// A stream of removals that loses no event while it exists: for work that must be done for each of them.
 ///
-/// When the number of unread events reaches the capacity of the stream, the sweeper waits until events are read;
-/// expired entries stay in memory, unreadable, for that time. Readers and writers never wait for a stream. The events
-/// that they cause are queued beyond the capacity, without a limit: [`Stats::overflow`](crate::Stats::overflow) reports
-/// the largest such excess of any lossless stream. A stream that is [limited](LosslessEvents::only) to causes without
-/// [`Expired`](Cause::Expired) delays no expiration. One with [`Removed`](Cause::Removed) delays the removal of entries
-/// by [`remove_tag`](crate::Cache::remove_tag) from memory.
+/// ```
+/// # use std::time::Duration;
+/// # use fleeting::{Cache, Cause};
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+/// # let bill = async |_: &u32| ();
+/// // The parking meter: each car is billed when it leaves.
+/// let parked = Cache::builder().publish([Cause::Expired, Cause::Removed]).build();
+/// let mut events = parked.events_lossless(1_000);
+/// parked.set_ex("W-12345", 7, Duration::from_secs(3_600)).await;
+/// parked.remove("W-12345").await;
+///
+/// let left = events.recv().await.unwrap();
+/// bill(&left.value).await;
+/// # assert_eq!(left.value, 7);
+/// # }
+/// ```
+///
+/// Created by [`Cache::events_lossless`](crate::Cache::events_lossless).
+///
+/// # If you read too slowly
+///
+/// When the number of unread events reaches the capacity of the stream, the sweeper waits until you read some. Expired
+/// entries stay in memory, unreadable, for that time. A stream that is [limited](LosslessEvents::only) to causes
+/// without [`Expired`](Cause::Expired) delays no expiration. One with [`Removed`](Cause::Removed) delays the removal of
+/// entries by [`remove_tag`](crate::Cache::remove_tag) from memory.
+///
+/// Readers and writers never wait for a stream. The events that they cause are queued beyond the capacity, without a
+/// limit. [`Stats::overflow`](crate::Stats::overflow) reports the largest such excess of any lossless stream.
+///
+/// # The end of the stream
 ///
 /// After the last [`Cache`](crate::Cache) handle is dropped or the cache is [shut down](crate::Cache::shutdown), the
 /// stream returns the remaining events and then ends. It does not keep the cache alive.
@@ -80,6 +125,26 @@ impl<K, V> Events<K, V> {
     /// # Cancel safety
     ///
     /// This method is cancel safe. A call that is dropped before it completes has consumed no event.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::Cache;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let prices = Cache::builder().event_capacity(2).build();
+    /// let mut events = prices.events();
+    /// for article in 1..=5 {
+    ///     prices.set_ex(article, "9.99", Duration::from_secs(1)).await;
+    /// }
+    /// tokio::time::sleep(Duration::from_secs(2)).await;
+    ///
+    /// // Five entries expired while this task slept, and two events were kept.
+    /// let lagged = events.recv().await.unwrap().unwrap_err();
+    /// assert_eq!(lagged.0, 3, "missed");
+    /// assert!(events.recv().await.unwrap().is_ok());
+    /// # }
+    /// ```
     pub async fn recv(&mut self) -> Option<Result<Arc<Event<K, V>>, Lagged>> {
         poll_fn(|cx| self.0.poll_next(cx)).await
     }
@@ -132,6 +197,25 @@ impl<K, V> LosslessEvents<K, V> {
     /// # Cancel safety
     ///
     /// This method is cancel safe. A call that is dropped before it completes has consumed no event.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::Cache;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let jobs = Cache::builder().build();
+    /// let mut events = jobs.events_lossless(2);
+    /// for job in 1..=5 {
+    ///     jobs.set_ex(job, "not done in time", Duration::from_secs(1)).await;
+    /// }
+    /// tokio::time::sleep(Duration::from_secs(2)).await;
+    /// for _job in 1..=5 {
+    ///     let event = events.recv().await.unwrap();
+    ///     println!("{}: {}", event.key, event.value);
+    /// }
+    /// # }
+    /// ```
     pub async fn recv(&mut self) -> Option<Arc<Event<K, V>>> {
         poll_fn(|cx| self.poll_event(cx)).await
     }
