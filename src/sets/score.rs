@@ -11,10 +11,6 @@ use std::{
 /// A floating point number as the score of a [`SortedSet`](crate::SortedSet): any `f64` except NaN, with a
 /// total order.
 ///
-/// Infinity and negative infinity are scores. Zero and negative zero are the same score, as in Redis.
-///
-/// # Examples
-///
 /// ```
 /// use fleeting::{Score, SortedSet};
 ///
@@ -27,6 +23,8 @@ use std::{
 /// assert!(Score::try_from(f64::NAN).is_err());
 /// # Ok(()) }
 /// ```
+///
+/// Infinity and negative infinity are scores. Zero and negative zero are the same score, as in Redis.
 #[derive(Clone, Copy, PartialEq, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Score(f64);
@@ -38,6 +36,14 @@ impl Score {
     pub const MAX: Self = Self(f64::INFINITY);
 
     /// Returns the number.
+    ///
+    /// ```
+    /// # use fleeting::Score;
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let price = Score::try_from(9.99)?;
+    /// assert_eq!(price.get(), 9.99);
+    /// # Ok(()) }
+    /// ```
     pub fn get(self) -> f64 {
         self.0
     }
@@ -120,7 +126,7 @@ impl fmt::Display for Score {
     }
 }
 
-/// The error of a [`Score`] that would be NaN.
+/// The error of a [`Score`] that would be NaN. Returned by `Score::try_from`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NotANumber;

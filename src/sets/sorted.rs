@@ -15,17 +15,36 @@ use crate::{
     sets::scores::{Drained, Scores, hash_of},
 };
 
-/// A set whose members are ordered by score, like a sorted set of Redis.
+/// A set whose members are ordered by score, like a sorted set of Redis: for leaderboards, priorities and counters.
 ///
-/// A `SortedSet` is a handle to one shared set; cloning it is cheap. A score may be of any type that is
-/// [`Ord`], such as an integer, or a [`Score`](crate::Score) for floating point numbers. Each member is in the set
-/// once; inserting it again moves it to its new score, behind the other members that have that score. Members with
-/// equal scores are all kept, in the order in which they were inserted. The rank of a member is the number of members
-/// before it.
+/// ```
+/// use fleeting::SortedSet;
 ///
-/// It is an [`ExpiringSet`](crate::ExpiringSet) without time: nothing expires, and no runtime is needed. Each
-/// call is atomic with respect to all others. Lookups take any borrowed form of a member (`&str` for
-/// `String`).
+/// # #[tokio::main(flavor = "current_thread")] async fn main() {
+/// let points = SortedSet::new();
+/// points.insert(20, "ada").await;
+/// points.insert(35, "bob").await;
+/// points.insert(20, "cyd").await;
+/// assert_eq!(points.insert(50, "ada").await, Some(20));
+///
+/// assert_eq!(points.rank("ada").await, Some(2));
+/// assert_eq!(points.range(20..40).await, [(20, "cyd"), (35, "bob")]);
+/// assert_eq!(points.ranks(1..).await, [(35, "bob"), (50, "ada")]);
+/// assert_eq!(points.pop_last().await, Some((50, "ada")));
+/// # }
+/// ```
+///
+/// Your scores may be of any type that is [`Ord`], such as an integer, or a [`Score`](crate::Score) for floating point
+/// numbers. A `SortedSet` is a handle to one shared set; cloning it is cheap. It is an
+/// [`ExpiringSet`](crate::ExpiringSet) without time: nothing expires, and you need no runtime.
+///
+/// # Order
+///
+/// Each member is in the set once. Inserting it again moves it to its new score, behind the other members that have
+/// that score. Members with equal scores are all kept, in the order in which they were inserted. The rank of a member
+/// is the number of members before it.
+///
+/// Each call is atomic with respect to all others. You can look up any borrowed form of a member (`&str` for `String`).
 ///
 /// # Migrating from Redis
 ///
@@ -45,43 +64,24 @@ use crate::{
 ///
 /// Ranges are Rust ranges: `0..3` selects the first three members, which is `0 2` in Redis. A range that is
 /// empty, inverted or beyond the end selects no members and is not an error. Redis orders members with equal
-/// scores by their bytes; to get that order, make the member a part of the score.
+/// scores by their bytes; if you need that order, make the member a part of your score.
 ///
 /// # Cost
 ///
 /// A call takes one lock and costs O(log n), plus O(m) if m members are returned or removed. These costs are
 /// amortized: when a set has doubled in size or shrunk to a third, a call moves all members to a new table
 /// while it holds the lock, which takes up to 100 ns per member. One in 61 awaited calls consumes a unit of
-/// Tokio's cooperative budget. This is the only point at which a call yields, and it precedes all effects of
-/// the call, so all calls are cancel safe.
+/// Tokio's cooperative budget. A call yields only for this, and only before it changes anything, so all calls are
+/// cancel safe.
 ///
 /// # Under the lock
 ///
 /// `Eq` and `Clone` of members, and `Ord`, `Clone` and `Add` of scores, run under the lock and must not call the
 /// set. `Hash` and `Drop` run outside it and may call the set. A panic in any of them leaves the set
 /// consistent.
-///
-/// # Examples
-///
-/// ```
-/// use fleeting::SortedSet;
-///
-/// # #[tokio::main(flavor = "current_thread")] async fn main() {
-/// let points = SortedSet::new();
-/// points.insert(20, "ada").await;
-/// points.insert(35, "bob").await;
-/// points.insert(20, "cyd").await;
-/// assert_eq!(points.insert(50, "ada").await, Some(20));
-///
-/// assert_eq!(points.rank("ada").await, Some(2));
-/// assert_eq!(points.range(20..40).await, [(20, "cyd"), (35, "bob")]);
-/// assert_eq!(points.ranks(1..).await, [(35, "bob"), (50, "ada")]);
-/// assert_eq!(points.pop_last().await, Some((50, "ada")));
-/// # }
-/// ```
 pub struct SortedSet<S, T>(Arc<SharedState<S, T>>);
 
-/// The condition of [`SortedSet::insert_if`].
+/// The condition of [`SortedSet::insert_if`]: keep the best score of a player, or change only known members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum InsertIf {
@@ -124,6 +124,15 @@ where
 
     /// Adds `member` with this score, or moves it to that score. Returns its previous score, or `None` if it
     /// was not in the set (Redis: `ZADD`).
+    ///
+    /// ```
+    /// # use fleeting::SortedSet;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// let bids = SortedSet::new();
+    /// assert_eq!(bids.insert(100, "ada").await, None);
+    /// assert_eq!(bids.insert(120, "ada").await, Some(100));
+    /// # }
+    /// ```
     #[doc(alias = "ZADD")]
     pub async fn insert(&self, score: S, member: T) -> Option<S> {
         coop::proceed().await;
@@ -136,6 +145,15 @@ where
 
     /// Adds all of `members` with their scores, in their order, or moves them to these scores, as one atomic
     /// change.
+    ///
+    /// ```
+    /// # use fleeting::SortedSet;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// let points = SortedSet::new();
+    /// points.extend([(20, "ada"), (35, "bob")]).await;
+    /// assert_eq!(points.len().await, 2);
+    /// # }
+    /// ```
     pub fn extend(&self, members: impl IntoIterator<Item = (S, T)>) -> impl Future<Output = ()> {
         let hashed =
             |(score, member)| (hash_of(&self.0.hasher, &member), Some(score), Some(member));
@@ -186,8 +204,8 @@ where
         replaced.is_some()
     }
 
-    /// Adds `by` to the score of `member`, and returns the new score. If `member` is not in the set, it is
-    /// added with the score `by` (Redis: `ZINCRBY`).
+    /// Adds `by` to the score of `member`, and returns the new score, to count hits, votes or points. If `member`
+    /// is not in the set, it is added with the score `by` (Redis: `ZINCRBY`).
     ///
     /// # Panics
     ///
@@ -226,6 +244,16 @@ where
     }
 
     /// Returns the score of `member`, or `None` if it is not in the set (Redis: `ZSCORE`).
+    ///
+    /// ```
+    /// # use fleeting::SortedSet;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// let points = SortedSet::new();
+    /// points.insert(20, "ada").await;
+    /// assert_eq!(points.score("ada").await, Some(20));
+    /// assert_eq!(points.score("bob").await, None);
+    /// # }
+    /// ```
     #[doc(alias = "ZSCORE")]
     pub async fn score<Q>(&self, member: &Q) -> Option<S>
     where
@@ -237,6 +265,17 @@ where
     }
 
     /// Returns the number of members before `member`, or `None` if it is not in the set (Redis: `ZRANK`).
+    ///
+    /// ```
+    /// # use std::cmp::Reverse;
+    /// # use fleeting::SortedSet;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// // The most points first.
+    /// let points = SortedSet::new();
+    /// points.extend([(Reverse(20), "ada"), (Reverse(35), "bob")]).await;
+    /// assert_eq!(points.rank("bob").await, Some(0), "bob leads");
+    /// # }
+    /// ```
     #[doc(alias = "ZRANK")]
     pub async fn rank<Q>(&self, member: &Q) -> Option<usize>
     where
@@ -248,6 +287,15 @@ where
     }
 
     /// Returns whether `member` is in the set.
+    ///
+    /// ```
+    /// # use fleeting::SortedSet;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// let queue = SortedSet::new();
+    /// queue.insert(1, "ada").await;
+    /// assert!(queue.contains("ada").await);
+    /// # }
+    /// ```
     pub async fn contains<Q>(&self, member: &Q) -> bool
     where
         Q: Hash + Equivalent<T> + ?Sized,
@@ -256,12 +304,30 @@ where
     }
 
     /// Returns the member with the lowest score, and that score; `None` if the set is empty.
+    ///
+    /// ```
+    /// # use fleeting::SortedSet;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// let prices = SortedSet::new();
+    /// prices.extend([(299, "train"), (89, "bus")]).await;
+    /// assert_eq!(prices.first().await, Some((89, "bus")), "the cheapest");
+    /// # }
+    /// ```
     pub async fn first(&self) -> Option<(S, T)> {
         coop::proceed().await;
         self.change(|scores| scores.first().map(cloned))
     }
 
     /// Returns the member with the highest score, and that score; `None` if the set is empty.
+    ///
+    /// ```
+    /// # use fleeting::SortedSet;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// let bids = SortedSet::new();
+    /// bids.extend([(100, "ada"), (120, "bob")]).await;
+    /// assert_eq!(bids.last().await, Some((120, "bob")), "the highest");
+    /// # }
+    /// ```
     pub async fn last(&self) -> Option<(S, T)> {
         coop::proceed().await;
         self.change(|scores| scores.at(scores.len().checked_sub(1)?).map(cloned))
@@ -269,6 +335,15 @@ where
 
     /// Returns the members with scores in this range, and their scores, lowest first (Redis:
     /// `ZRANGEBYSCORE`).
+    ///
+    /// ```
+    /// # use fleeting::SortedSet;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// let prices = SortedSet::new();
+    /// prices.extend([(15, "pen"), (40, "book"), (900, "desk")]).await;
+    /// assert_eq!(prices.range(..=50).await, [(15, "pen"), (40, "book")]);
+    /// # }
+    /// ```
     #[doc(alias = "ZRANGEBYSCORE")]
     pub async fn range(&self, scores: impl RangeBounds<S>) -> Vec<(S, T)> {
         coop::proceed().await;
@@ -276,6 +351,19 @@ where
     }
 
     /// Returns the members with these ranks, and their scores, lowest first (Redis: `ZRANGE`).
+    ///
+    /// ```
+    /// # use std::cmp::Reverse;
+    /// # use fleeting::SortedSet;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// let points = SortedSet::new();
+    /// points.extend([(Reverse(20), "ada"), (Reverse(35), "bob"), (Reverse(5), "cyd")]).await;
+    /// for (Reverse(points), player) in points.ranks(..10).await {
+    ///     println!("{player}: {points}"); // the ten best
+    /// }
+    /// # assert_eq!(points.ranks(..1).await, [(Reverse(35), "bob")]);
+    /// # }
+    /// ```
     #[doc(alias = "ZRANGE")]
     pub async fn ranks(&self, ranks: impl RangeBounds<usize>) -> Vec<(S, T)> {
         coop::proceed().await;
@@ -283,6 +371,15 @@ where
     }
 
     /// Returns the number of members with scores in this range (Redis: `ZCOUNT`). O(log n).
+    ///
+    /// ```
+    /// # use fleeting::SortedSet;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// let ages = SortedSet::new();
+    /// ages.extend([(17, "ada"), (18, "bob"), (64, "cyd")]).await;
+    /// assert_eq!(ages.count(18..).await, 2);
+    /// # }
+    /// ```
     #[doc(alias = "ZCOUNT")]
     pub async fn count(&self, scores: impl RangeBounds<S>) -> usize {
         coop::proceed().await;
@@ -290,6 +387,16 @@ where
     }
 
     /// Removes `member` and returns its score, or `None` if it is not in the set (Redis: `ZREM`).
+    ///
+    /// ```
+    /// # use fleeting::SortedSet;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// let points = SortedSet::new();
+    /// points.insert(20, "ada").await;
+    /// assert_eq!(points.remove("ada").await, Some(20));
+    /// assert_eq!(points.remove("ada").await, None);
+    /// # }
+    /// ```
     #[doc(alias = "ZREM")]
     pub async fn remove<Q>(&self, member: &Q) -> Option<S>
     where
@@ -305,6 +412,16 @@ where
     }
 
     /// Removes the members with scores in this range and returns their number (Redis: `ZREMRANGEBYSCORE`).
+    ///
+    /// ```
+    /// # use fleeting::SortedSet;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// // Messages by number: up to 7 is read.
+    /// let unread = SortedSet::new();
+    /// unread.extend([(6, "hello"), (7, "lunch?"), (8, "ok")]).await;
+    /// assert_eq!(unread.remove_range(..=7).await, 2);
+    /// # }
+    /// ```
     #[doc(alias = "ZREMRANGEBYSCORE")]
     pub async fn remove_range(&self, scores: impl RangeBounds<S>) -> usize {
         coop::proceed().await;
@@ -312,6 +429,18 @@ where
     }
 
     /// Removes the members with these ranks and returns their number (Redis: `ZREMRANGEBYRANK`).
+    ///
+    /// ```
+    /// # use std::cmp::Reverse;
+    /// # use fleeting::SortedSet;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// let points = SortedSet::new();
+    /// points.extend([(Reverse(20), "ada"), (Reverse(35), "bob"), (Reverse(5), "cyd")]).await;
+    /// // Only the two best stay.
+    /// assert_eq!(points.remove_ranks(2..).await, 1);
+    /// assert!(!points.contains("cyd").await);
+    /// # }
+    /// ```
     #[doc(alias = "ZREMRANGEBYRANK")]
     pub async fn remove_ranks(&self, ranks: impl RangeBounds<usize>) -> usize {
         coop::proceed().await;
@@ -319,6 +448,19 @@ where
     }
 
     /// Removes and returns the member with the lowest score, and that score (Redis: `ZPOPMIN`).
+    ///
+    /// ```
+    /// # use fleeting::SortedSet;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// // Jobs by priority: 1 is the most urgent.
+    /// let jobs = SortedSet::new();
+    /// jobs.extend([(3, "clean up"), (1, "answer")]).await;
+    /// while let Some((priority, job)) = jobs.pop_first().await {
+    ///     println!("{priority}: {job}");
+    /// }
+    /// # assert!(jobs.is_empty().await);
+    /// # }
+    /// ```
     #[doc(alias = "ZPOPMIN")]
     pub async fn pop_first(&self) -> Option<(S, T)> {
         coop::proceed().await;
@@ -326,6 +468,15 @@ where
     }
 
     /// Removes and returns the member with the highest score, and that score (Redis: `ZPOPMAX`).
+    ///
+    /// ```
+    /// # use fleeting::SortedSet;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// let bids = SortedSet::new();
+    /// bids.extend([(100, "ada"), (120, "bob")]).await;
+    /// assert_eq!(bids.pop_last().await, Some((120, "bob")));
+    /// # }
+    /// ```
     #[doc(alias = "ZPOPMAX")]
     pub async fn pop_last(&self) -> Option<(S, T)> {
         coop::proceed().await;
@@ -333,6 +484,16 @@ where
     }
 
     /// Returns the number of members (Redis: `ZCARD`).
+    ///
+    /// ```
+    /// # use fleeting::SortedSet;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// let players = SortedSet::new();
+    /// players.extend([(20, "ada"), (35, "bob")]).await;
+    /// println!("{} players", players.len().await);
+    /// # assert_eq!(players.len().await, 2);
+    /// # }
+    /// ```
     #[doc(alias = "ZCARD")]
     pub async fn len(&self) -> usize {
         coop::proceed().await;
@@ -345,6 +506,16 @@ where
     }
 
     /// Removes all members.
+    ///
+    /// ```
+    /// # use fleeting::SortedSet;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// let points = SortedSet::new();
+    /// points.insert(20, "ada").await;
+    /// points.clear().await; // a new round
+    /// assert!(points.is_empty().await);
+    /// # }
+    /// ```
     #[doc(alias = "DEL")]
     pub async fn clear(&self) {
         self.remove_ranks(..).await;

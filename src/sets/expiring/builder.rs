@@ -4,8 +4,20 @@ use std::{fmt, marker::PhantomData, time::Duration};
 
 use crate::engine::{event::Cause, shards::default_shards};
 
-/// Builder for an [`ExpiringSet`](crate::ExpiringSet) or [`ExpiringSets`](crate::ExpiringSets). Created by
-/// [`ExpiringSet::builder`](crate::ExpiringSet::builder) and
+/// Builder for an [`ExpiringSet`](crate::ExpiringSet) or [`ExpiringSets`](crate::ExpiringSets).
+///
+/// ```
+/// # use std::time::Duration;
+/// # use fleeting::ExpiringSet;
+/// # #[tokio::main(flavor = "current_thread")] async fn main() {
+/// let online: ExpiringSet<String> = ExpiringSet::builder(Duration::from_secs(60))
+///     .name("online")
+///     .sweep_every(Duration::from_secs(1))
+///     .build();
+/// # }
+/// ```
+///
+/// Created by [`ExpiringSet::builder`](crate::ExpiringSet::builder) and
 /// [`ExpiringSets::builder`](crate::ExpiringSets::builder).
 #[must_use = "a builder does nothing until `build`"]
 pub struct ExpiringSetBuilder<B> {
@@ -42,6 +54,19 @@ impl<B> ExpiringSetBuilder<B> {
     /// # Panics
     ///
     /// Panics if `every` is zero.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::ExpiringSet;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// // Members expire on time all the same; their memory may be released a minute later.
+    /// let devices: ExpiringSet<u64> = ExpiringSet::builder(Duration::from_secs(3_600))
+    ///     .sweep_every(Duration::from_secs(60))
+    ///     .build();
+    /// # }
+    /// ```
     pub fn sweep_every(mut self, every: Duration) -> Self {
         assert!(!every.is_zero(), "sweep_every must be longer than zero, got {every:?}");
         self.options.sweep_every = every;
@@ -54,6 +79,19 @@ impl<B> ExpiringSetBuilder<B> {
     /// # Panics
     ///
     /// Panics if `events` is 0.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::ExpiringSet;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// // A burst of 100,000 expirations loses no event.
+    /// let devices: ExpiringSet<u64> =
+    ///     ExpiringSet::builder(Duration::from_secs(60)).event_capacity(100_000).build();
+    /// let events = devices.events();
+    /// # }
+    /// ```
     pub fn event_capacity(mut self, events: usize) -> Self {
         assert!(events > 0, "event_capacity must be at least 1, got {events}");
         self.options.event_capacity = events;
@@ -61,6 +99,20 @@ impl<B> ExpiringSetBuilder<B> {
     }
 
     /// Sets the causes of removal that are published as events. Defaults to [`Cause::Expired`].
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::{Cause, ExpiringSet};
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let online = ExpiringSet::builder(Duration::from_secs(60))
+    ///     .publish([Cause::Expired, Cause::Removed])
+    ///     .build();
+    /// let mut offline = online.events();
+    /// online.push("ada").await;
+    /// online.remove("ada").await; // she logged out
+    /// assert_eq!(offline.recv().await.unwrap().unwrap().cause, Cause::Removed);
+    /// # }
+    /// ```
     pub fn publish(mut self, causes: impl IntoIterator<Item = Cause>) -> Self {
         self.options.causes = Cause::bits(causes);
         self
@@ -68,6 +120,15 @@ impl<B> ExpiringSetBuilder<B> {
 
     /// Sets the name in logs, traces and [metrics](crate::guide::metrics). Defaults to `expiring set` or
     /// `expiring sets`.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::ExpiringSet;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// let online: ExpiringSet<u64> =
+    ///     ExpiringSet::builder(Duration::from_secs(60)).name("online users").build();
+    /// # }
+    /// ```
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.options.name = name.into();
         self

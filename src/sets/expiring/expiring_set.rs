@@ -21,26 +21,49 @@ use crate::{
     sets::scores::hash_of,
 };
 
-/// A set whose members are ordered by score. The score is a time, and a member expires when its score is
-/// `ttl` old.
+/// A set whose members expire: use it for the users who were online in the last minute, or the latest values of a
+/// sensor.
 ///
-/// An `ExpiringSet` is a handle to one shared set; cloning it is cheap. A member expires as soon as
-/// `now >= score + ttl`. From then on no call returns or counts it. Each call first removes expired members.
+/// ```
+/// use std::time::Duration;
+/// use fleeting::ExpiringSet;
+/// use tokio::time::advance;
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+/// let online = ExpiringSet::new(Duration::from_secs(60));
+/// online.push("ada").await;
+/// online.push("bob").await;
+/// advance(Duration::from_secs(40)).await;
+/// online.push("ada").await;
+/// assert_eq!(online.elements().await, ["bob", "ada"]);
+///
+/// advance(Duration::from_secs(20)).await;
+/// assert_eq!(online.elements().await, ["ada"]);
+/// # }
+/// ```
+///
+/// Members are ordered by score. The score is a time: by default, the time at which you push the member. An
+/// `ExpiringSet` is a handle to one shared set; cloning it is cheap. You can look up any borrowed form of a member
+/// (`&str` for `String`). Each call is atomic with respect to all others.
+///
+/// # Expiry
+///
+/// A member expires as soon as `now >= score + ttl`. From then on no call returns or counts it. Each call first
+/// removes expired members.
+///
 /// A background task on the Tokio runtime removes them if no call does
-/// ([`sweep_every`](ExpiringSetBuilder::sweep_every)), so that the memory of an idle set is released and its
-/// events are not delayed. The task sleeps until the next member expires, but sweeps no more often than
-/// `sweep_every` allows.
+/// ([`sweep_every`](ExpiringSetBuilder::sweep_every)). So the memory of an idle set is released, and its events are not
+/// delayed. The task sleeps until the next member expires, but sweeps no more often than `sweep_every` allows.
+///
+/// # Scores
 ///
 /// * Each member is in the set once. Pushing it again moves it to its new score.
 /// * Members with equal scores are all kept, in the order in which they were pushed.
-/// * A score in the future extends the member's lifetime. If `score + ttl` overflows, the member never
+/// * With a score in the future, you extend the member's lifetime. If `score + ttl` overflows, the member never
 ///   expires. Scores more than about 575 years ahead are equal.
 /// * A push with a score that is `ttl` old or older does not add the member. If the member is in the set,
 ///   such a push removes it, and publishes an [`Expired`](Cause::Expired) event with the new deadline;
 ///   otherwise it publishes no event.
-///
-/// Each call is atomic with respect to all others. Lookups take any borrowed form of a member (`&str` for
-/// `String`).
 ///
 /// # Migrating from Redis or qr
 ///
@@ -71,8 +94,8 @@ use crate::{
 /// returned. These costs are amortized: when a set has doubled in size or shrunk to a third, a call moves all
 /// members to a new table while it holds the lock, which takes up to 100 ns per member. One in 61 awaited
 /// calls consumes a unit of Tokio's cooperative budget. A call that finds more than about 1,000 expired members
-/// removes them in parts and yields in between; a cancelled call may have removed some of them. Both precede all
-/// other effects of the call, so all calls are cancel safe.
+/// removes them in parts and yields in between; a cancelled call may have removed some of them. A call yields only
+/// before it changes anything else, so all calls are cancel safe.
 ///
 /// # Under the lock
 ///
@@ -81,31 +104,9 @@ use crate::{
 ///
 /// # Runtimes
 ///
-/// A set uses the clock of the runtime on which it was built. It can be used from other runtimes and from
-/// outside a runtime, as a [`Cache`](crate::Cache) can. When the runtime on which the set was built shuts
-/// down, the sweeper stops and everything else still works.
-///
-/// # Examples
-///
-/// The visitors of the last minute:
-///
-/// ```
-/// use std::time::Duration;
-/// use fleeting::ExpiringSet;
-/// use tokio::time::advance;
-///
-/// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
-/// let here = ExpiringSet::new(Duration::from_secs(60));
-/// here.push("ada").await;
-/// here.push("bob").await;
-/// advance(Duration::from_secs(40)).await;
-/// here.push("ada").await;
-/// assert_eq!(here.elements().await, ["bob", "ada"]);
-///
-/// advance(Duration::from_secs(20)).await;
-/// assert_eq!(here.elements().await, ["ada"]);
-/// # }
-/// ```
+/// A set uses the clock of the runtime on which you built it. You can use it from other runtimes and from outside a
+/// runtime, as you can a [`Cache`](crate::Cache). When the runtime on which the set was built shuts down, the sweeper
+/// stops and everything else still works.
 pub struct ExpiringSet<T>(Arc<SharedState<Members<T>, T, ()>>);
 
 impl<T> ExpiringSet<T>
@@ -120,6 +121,19 @@ where
     /// # Panics
     ///
     /// Panics outside of a Tokio runtime, or if the runtime has no time driver (`enable_time`).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::ExpiringSet;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// // A nonce must not be used twice within five minutes.
+    /// let used: ExpiringSet<String> = ExpiringSet::new(Duration::from_secs(300));
+    /// used.push("6f1c".to_owned()).await;
+    /// assert!(used.contains("6f1c").await);
+    /// # }
+    /// ```
     pub fn new(ttl: Duration) -> Self {
         Self::builder(ttl).build()
     }
@@ -144,6 +158,23 @@ where
     }
 
     /// Adds `member` with the current time as its score, or moves it to that score.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::ExpiringSet;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// # use tokio::time::advance;
+    /// // Each device sends a sign of life every 10 seconds.
+    /// let alive = ExpiringSet::new(Duration::from_secs(30));
+    /// for _beat in 0..10 {
+    ///     alive.push("sensor 7").await;
+    ///     advance(Duration::from_secs(10)).await;
+    /// }
+    /// assert!(alive.contains("sensor 7").await);
+    /// advance(Duration::from_secs(20)).await;
+    /// assert!(!alive.contains("sensor 7").await);
+    /// # }
+    /// ```
     #[doc(alias = "ZADD")]
     #[inline]
     pub async fn push(&self, member: T) {
@@ -152,6 +183,19 @@ where
     }
 
     /// Adds `member` with this score, or moves it to that score.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::ExpiringSet;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// # use tokio::time::Instant;
+    /// let readings = ExpiringSet::new(Duration::from_secs(60));
+    /// // A reading that arrives 20 seconds late is kept for 40 seconds.
+    /// let measured = Instant::now() - Duration::from_secs(20);
+    /// readings.push_at("21.5 °C", measured).await;
+    /// assert_eq!(readings.score("21.5 °C").await, Some(measured));
+    /// # }
+    /// ```
     pub async fn push_at(&self, member: T, score: Instant) {
         coop::proceed().await;
         self.put(member, Some(score), false).await;
@@ -180,6 +224,16 @@ where
 
     /// Adds all of `members`, in their order, with the current time as their score, or moves them to that
     /// score, as one atomic change.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::ExpiringSet;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let online = ExpiringSet::new(Duration::from_secs(60));
+    /// online.extend(["ada", "bob", "cyd"]).await;
+    /// assert_eq!(online.len().await, 3);
+    /// # }
+    /// ```
     pub fn extend(&self, members: impl IntoIterator<Item = T>) -> impl Future<Output = ()> {
         // The iterator is consumed before the future is created, as the iterator need not be `Send` and the
         // future should be.
@@ -197,6 +251,16 @@ where
     }
 
     /// Returns all members, lowest score first.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::ExpiringSet;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let recent = ExpiringSet::new(Duration::from_secs(60));
+    /// recent.extend(["news", "sports", "news"]).await;
+    /// assert_eq!(recent.elements().await, ["sports", "news"]);
+    /// # }
+    /// ```
     #[doc(alias = "ZRANGE")]
     pub async fn elements(&self) -> Vec<T> {
         self.range(..).await
@@ -231,12 +295,35 @@ where
     }
 
     /// Returns the member with the lowest score, which is the next to expire.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::ExpiringSet;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let waiting = ExpiringSet::new(Duration::from_secs(600));
+    /// waiting.extend(["ada", "bob"]).await;
+    /// assert_eq!(waiting.peek().await, Some("ada"), "the next in line");
+    /// # }
+    /// ```
     pub async fn peek(&self) -> Option<T> {
         coop::proceed().await;
         self.read(|members, expired| members.at(expired).cloned())
     }
 
     /// Removes and returns the member with the lowest score, with cause [`Removed`](Cause::Removed).
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::ExpiringSet;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// // Players wait up to ten minutes for an opponent.
+    /// let waiting = ExpiringSet::new(Duration::from_secs(600));
+    /// waiting.extend(["ada", "bob"]).await;
+    /// assert_eq!(waiting.pop().await, Some("ada"));
+    /// assert_eq!(waiting.pop().await, Some("bob"));
+    /// assert_eq!(waiting.pop().await, None);
+    /// # }
+    /// ```
     #[doc(alias = "ZPOPMIN")]
     pub async fn pop(&self) -> Option<T> {
         coop::proceed().await;
@@ -244,6 +331,17 @@ where
     }
 
     /// Removes `member`, with cause [`Removed`](Cause::Removed). Returns `false` if it is not in the set.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::ExpiringSet;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let online = ExpiringSet::new(Duration::from_secs(60));
+    /// online.push("ada").await;
+    /// assert!(online.remove("ada").await, "she logged out");
+    /// assert!(!online.remove("ada").await);
+    /// # }
+    /// ```
     #[doc(alias = "ZREM")]
     pub async fn remove<Q>(&self, member: &Q) -> bool
     where
@@ -256,6 +354,23 @@ where
 
     /// Removes the members with scores in this range, with cause [`Removed`](Cause::Removed), and returns
     /// their number.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::ExpiringSet;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// # use tokio::time::{Instant, advance};
+    /// let logins = ExpiringSet::new(Duration::from_secs(3_600));
+    /// logins.push("ada").await;
+    /// advance(Duration::from_secs(60)).await;
+    /// let password_changed = Instant::now();
+    /// logins.push("bob").await;
+    ///
+    /// // Earlier logins are void.
+    /// assert_eq!(logins.remove_range(..password_changed).await, 1);
+    /// assert_eq!(logins.elements().await, ["bob"]);
+    /// # }
+    /// ```
     #[doc(alias = "ZREMRANGEBYSCORE")]
     pub async fn remove_range(&self, scores: impl RangeBounds<Instant>) -> usize {
         coop::proceed().await;
@@ -269,6 +384,19 @@ where
     }
 
     /// Returns the score of `member`, or `None` if it is not in the set.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::ExpiringSet;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// # use tokio::time::advance;
+    /// let online = ExpiringSet::new(Duration::from_secs(60));
+    /// online.push("ada").await;
+    /// advance(Duration::from_secs(20)).await;
+    /// let last_seen = online.score("ada").await.unwrap();
+    /// assert_eq!(last_seen.elapsed(), Duration::from_secs(20));
+    /// # }
+    /// ```
     #[doc(alias = "ZSCORE")]
     pub async fn score<Q>(&self, member: &Q) -> Option<Instant>
     where
@@ -281,6 +409,19 @@ where
     }
 
     /// Returns whether `member` is in the set.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::ExpiringSet;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let blocked = ExpiringSet::new(Duration::from_secs(900));
+    /// blocked.push("192.0.2.1").await;
+    /// if blocked.contains("192.0.2.1").await {
+    ///     println!("try again in a quarter of an hour");
+    /// }
+    /// # assert!(blocked.contains("192.0.2.1").await);
+    /// # }
+    /// ```
     pub async fn contains<Q>(&self, member: &Q) -> bool
     where
         Q: Hash + Equivalent<T> + ?Sized,
@@ -289,6 +430,17 @@ where
     }
 
     /// Returns the number of live members.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::ExpiringSet;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let online = ExpiringSet::new(Duration::from_secs(60));
+    /// online.extend(["ada", "bob", "ada"]).await;
+    /// println!("{} users are online", online.len().await);
+    /// # assert_eq!(online.len().await, 2);
+    /// # }
+    /// ```
     #[doc(alias = "ZCARD")]
     pub async fn len(&self) -> usize {
         coop::proceed().await;
@@ -301,18 +453,31 @@ where
     }
 
     /// Removes all members, with cause [`Removed`](Cause::Removed).
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::ExpiringSet;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let seen = ExpiringSet::new(Duration::from_secs(60));
+    /// seen.extend(["a", "b"]).await;
+    /// seen.clear().await;
+    /// assert!(seen.is_empty().await);
+    /// # }
+    /// ```
     #[doc(alias = "DEL")]
     pub async fn clear(&self) {
         self.remove_range(..).await;
     }
 
-    /// Subscribes to the removals from now on; the key of each event is the member. By default, only
-    /// expirations are [published](ExpiringSetBuilder::publish). The set never waits for a slow subscriber:
-    /// if a subscriber falls behind by more than [`event_capacity`](ExpiringSetBuilder::event_capacity), it
-    /// misses the oldest events and receives their number.
+    /// Subscribes to the removals from now on, for example to notice that a user went offline. The key of each
+    /// event is the member.
     ///
-    /// Each removal of a published cause produces exactly one event, and the events of one member are in
-    /// order.
+    /// You get one event for each expiration; ask for other causes with
+    /// [`publish`](ExpiringSetBuilder::publish). The events of one member are in order.
+    ///
+    /// The set never waits for a slow subscriber. If yours falls behind by more than
+    /// [`event_capacity`](ExpiringSetBuilder::event_capacity), it misses the oldest events and receives their
+    /// number.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -331,19 +496,48 @@ where
         Events::new(&self.0.publisher)
     }
 
-    /// Subscribes to the removals from now on. The stream loses no event while it exists. When `capacity`
-    /// events are unread, the sweeper waits until some are read; expired members stay in memory for that
-    /// time. Calls to the set never wait; the events that they cause are queued beyond the capacity
+    /// Subscribes to the removals from now on. The stream loses no event while it exists.
+    ///
+    /// When `capacity` events are unread, the sweeper waits until you read some; expired members stay in memory
+    /// for that time. Calls to the set never wait. The events that they cause are queued beyond the capacity
     /// ([`overflow`](Self::overflow)).
     ///
     /// # Panics
     ///
     /// Panics if `capacity` is 0.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::ExpiringSet;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let online = ExpiringSet::new(Duration::from_secs(60));
+    /// let mut offline = online.events_lossless(1_000);
+    /// online.extend(["ada", "bob"]).await;
+    /// for _user in 0..2 {
+    ///     let event = offline.recv().await.unwrap();
+    ///     println!("{} went offline", event.key); // recorded for each user, regardless of their number
+    /// }
+    /// # }
+    /// ```
     pub fn events_lossless(&self, capacity: usize) -> LosslessEvents<T, ()> {
         LosslessEvents::new(&self.0.publisher, capacity)
     }
 
     /// Returns the number of unread events by which the fullest lossless stream exceeds its capacity.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::{Cause, ExpiringSet};
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let set = ExpiringSet::builder(Duration::from_secs(60)).publish([Cause::Removed]).build();
+    /// let slow = set.events_lossless(1);
+    /// set.extend(["a", "b", "c"]).await;
+    /// set.clear().await;
+    /// assert_eq!(set.overflow(), 2, "three are unread, and one has room");
+    /// # }
+    /// ```
     pub fn overflow(&self) -> usize {
         self.0.publisher.overflow()
     }
@@ -408,6 +602,18 @@ where
     /// # Panics
     ///
     /// Panics outside of a Tokio runtime, and on a runtime without a time driver (`enable_time`).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::ExpiringSet;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let online = ExpiringSet::builder(Duration::from_secs(60)).name("online").build();
+    /// online.push("ada").await;
+    /// assert_eq!(online.len().await, 1);
+    /// # }
+    /// ```
     pub fn build(self) -> ExpiringSet<T> {
         ExpiringSet(sweeper::start(self.options, iter::once(Members::new())))
     }

@@ -30,25 +30,7 @@ use crate::{
     sets::scores::hash_of,
 };
 
-/// One [`ExpiringSet`](crate::ExpiringSet) per key, all with the same TTL and one shared sweeper.
-///
-/// An `ExpiringSets` is a handle to shared sets; cloning it is cheap. A set is created with its first member
-/// and dropped with its last. Each set behaves as an [`ExpiringSet`](crate::ExpiringSet): a call first
-/// removes the expired members of its own set, and the sweeper removes those of the other sets. In an event,
-/// the key is the key of the set and the value is the member.
-///
-/// # Cost
-///
-/// The sets are divided into shards, each with its own lock. A call costs as much as on a single set of that
-/// size, plus the lookup of its key. The sweeper keeps the sets in the order of their next expiry. It
-/// examines only the sets with expired members, at O(log n) each for n sets in a shard.
-///
-/// # Under the lock
-///
-/// `Eq` and `Clone` of keys and members run while a shard is locked and must not call the sets. `Hash` and
-/// `Drop` run outside the lock and may call the sets. A panic in any of them leaves the sets consistent.
-///
-/// # Examples
+/// One [`ExpiringSet`](crate::ExpiringSet) per key, such as the readers of each page or the devices of each user.
 ///
 /// ```
 /// use std::time::Duration;
@@ -68,6 +50,24 @@ use crate::{
 /// assert_eq!(readers.keys().await, Vec::<String>::new());
 /// # }
 /// ```
+///
+/// All sets have the same TTL and one shared sweeper. You need not create a set: it begins with its first member and
+/// is dropped with its last. An `ExpiringSets` is a handle to shared sets; cloning it is cheap.
+///
+/// Each set behaves as an [`ExpiringSet`](crate::ExpiringSet): a call first removes the expired members of its own set,
+/// and the sweeper removes those of the other sets. In an event, the key is the key of the set and the value is the
+/// member.
+///
+/// # Cost
+///
+/// The sets are divided into shards, each with its own lock. Your call costs as much as on a single set of that size,
+/// plus the lookup of its key. The sweeper keeps the sets in the order of their next expiry. It examines only the sets
+/// with expired members, at O(log n) each for n sets in a shard.
+///
+/// # Under the lock
+///
+/// `Eq` and `Clone` of keys and members run while a shard is locked and must not call the sets. `Hash` and
+/// `Drop` run outside the lock and may call the sets. A panic in any of them leaves the sets consistent.
 pub struct ExpiringSets<K, T>(Arc<SharedState<KeyedMembers<K, T>, K, T>>);
 
 impl<K, T> ExpiringSets<K, T>
@@ -81,22 +81,71 @@ where
     /// # Panics
     ///
     /// Panics outside of a Tokio runtime, or if the runtime has no time driver (`enable_time`).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::ExpiringSets;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// // The last failed logins of each user.
+    /// let failures: ExpiringSets<String, u64> = ExpiringSets::new(Duration::from_secs(900));
+    /// failures.push("ada".to_owned(), 1).await;
+    /// assert_eq!(failures.len("ada").await, 1);
+    /// # }
+    /// ```
     pub fn new(ttl: Duration) -> Self {
         Self::builder(ttl).build()
     }
 
-    /// Returns a builder, as [`ExpiringSet::builder`](crate::ExpiringSet::builder) does.
+    /// Returns a builder, as [`ExpiringSet::builder`](crate::ExpiringSet::builder) does, for settings of your own.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::ExpiringSets;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// let typing: ExpiringSets<u64, String> = ExpiringSets::builder(Duration::from_secs(5))
+    ///     .name("typing")
+    ///     .sweep_every(Duration::from_millis(500))
+    ///     .build();
+    /// # }
+    /// ```
     pub fn builder(ttl: Duration) -> ExpiringSetBuilder<Self> {
         ExpiringSetBuilder::new(ttl, "expiring sets")
     }
 
     /// Adds `member` to the set of `key` with the current time as its score, or moves it to that score.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::ExpiringSets;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// # use tokio::time::advance;
+    /// let typing = ExpiringSets::new(Duration::from_secs(5));
+    /// typing.push("room 1", "ada").await;
+    /// assert_eq!(typing.elements("room 1").await, ["ada"]);
+    /// advance(Duration::from_secs(5)).await;
+    /// assert!(typing.is_empty("room 1").await);
+    /// # }
+    /// ```
     pub async fn push(&self, key: K, member: T) {
         coop::proceed().await;
         self.put(key, [member], None, false).await;
     }
 
     /// Adds `member` to the set of `key` with this score, or moves it to that score.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::ExpiringSets;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// # use tokio::time::Instant;
+    /// let readings = ExpiringSets::new(Duration::from_secs(60));
+    /// let measured = Instant::now() - Duration::from_secs(20);
+    /// readings.push_at("sensor 7", 215, measured).await;
+    /// assert_eq!(readings.score("sensor 7", &215).await, Some(measured));
+    /// # }
+    /// ```
     pub async fn push_at(&self, key: K, member: T, score: Instant) {
         coop::proceed().await;
         self.put(key, [member], Some(score), false).await;
@@ -104,6 +153,19 @@ where
 
     /// Adds `member` to the set of `key` with this score, or moves it to that score, and removes all other
     /// members of the set that have exactly the same score, with cause [`Replaced`](Cause::Replaced).
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::ExpiringSets;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// # use tokio::time::Instant;
+    /// let readings = ExpiringSets::new(Duration::from_secs(60));
+    /// let noon = Instant::now();
+    /// readings.push_at("sensor 7", "an estimate", noon).await;
+    /// readings.push_unique_at("sensor 7", "the measured value", noon).await;
+    /// assert_eq!(readings.elements("sensor 7").await, ["the measured value"]);
+    /// # }
+    /// ```
     pub async fn push_unique_at(&self, key: K, member: T, score: Instant) {
         coop::proceed().await;
         self.put(key, [member], Some(score), true).await;
@@ -111,6 +173,16 @@ where
 
     /// Adds all of `members` to the set of `key`, in their order, with the current time as their score, or
     /// moves them to that score, as one atomic change.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::ExpiringSets;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let devices = ExpiringSets::new(Duration::from_secs(60));
+    /// devices.extend("ada", ["phone", "laptop"]).await;
+    /// assert_eq!(devices.len("ada").await, 2);
+    /// # }
+    /// ```
     pub fn extend(&self, key: K, members: impl IntoIterator<Item = T>) -> impl Future<Output = ()> {
         // The iterator is consumed before the future is created, as the iterator need not be `Send` and the
         // future should be.
@@ -122,6 +194,18 @@ where
     }
 
     /// Returns the members of the set of `key`, lowest score first.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::ExpiringSets;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let viewed = ExpiringSets::new(Duration::from_secs(3_600));
+    /// viewed.push("ada", "book 1").await;
+    /// viewed.push("ada", "book 2").await;
+    /// assert_eq!(viewed.elements("ada").await, ["book 1", "book 2"]);
+    /// assert!(viewed.elements("bob").await.is_empty());
+    /// # }
+    /// ```
     pub async fn elements<Q>(&self, key: &Q) -> Vec<T>
     where
         Q: Hash + Equivalent<K> + ?Sized,
@@ -130,6 +214,20 @@ where
     }
 
     /// Returns the members of the set of `key` with scores in this range, lowest first.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::ExpiringSets;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// # use tokio::time::{Instant, advance};
+    /// let viewed = ExpiringSets::new(Duration::from_secs(3_600));
+    /// viewed.push("ada", "book 1").await;
+    /// advance(Duration::from_secs(600)).await;
+    /// viewed.push("ada", "book 2").await;
+    /// let last_minute = Instant::now() - Duration::from_secs(60)..;
+    /// assert_eq!(viewed.range("ada", last_minute).await, ["book 2"]);
+    /// # }
+    /// ```
     pub async fn range<Q>(&self, key: &Q, scores: impl RangeBounds<Instant>) -> Vec<T>
     where
         Q: Hash + Equivalent<K> + ?Sized,
@@ -142,6 +240,16 @@ where
     }
 
     /// Returns the member with the lowest score in the set of `key`, which is its next to expire.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::ExpiringSets;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let devices = ExpiringSets::new(Duration::from_secs(60));
+    /// devices.extend("ada", ["phone", "laptop"]).await;
+    /// assert_eq!(devices.peek("ada").await, Some("phone"));
+    /// # }
+    /// ```
     pub async fn peek<Q>(&self, key: &Q) -> Option<T>
     where
         Q: Hash + Equivalent<K> + ?Sized,
@@ -152,6 +260,18 @@ where
 
     /// Removes and returns the member with the lowest score in the set of `key`, with cause
     /// [`Removed`](Cause::Removed).
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::ExpiringSets;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// // A player of the same level, who has waited longest.
+    /// let waiting = ExpiringSets::new(Duration::from_secs(600));
+    /// waiting.extend("level 3", ["ada", "bob"]).await;
+    /// assert_eq!(waiting.pop("level 3").await, Some("ada"));
+    /// assert_eq!(waiting.pop("level 4").await, None);
+    /// # }
+    /// ```
     pub async fn pop<Q>(&self, key: &Q) -> Option<T>
     where
         Q: Hash + Equivalent<K> + ?Sized,
@@ -162,6 +282,17 @@ where
 
     /// Removes `member` from the set of `key`, with cause [`Removed`](Cause::Removed). Returns `false` if it
     /// is not in the set.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::ExpiringSets;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let devices = ExpiringSets::new(Duration::from_secs(60));
+    /// devices.push("ada", "phone").await;
+    /// assert!(devices.remove("ada", "phone").await);
+    /// assert_eq!(devices.sets().await, 0, "the last member is gone, and with it the set");
+    /// # }
+    /// ```
     pub async fn remove<Q, M>(&self, key: &Q, member: &M) -> bool
     where
         Q: Hash + Equivalent<K> + ?Sized,
@@ -176,6 +307,21 @@ where
 
     /// Removes the members with scores in this range from the set of `key`, with cause
     /// [`Removed`](Cause::Removed), and returns their number.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::ExpiringSets;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// # use tokio::time::{Instant, advance};
+    /// let logins = ExpiringSets::new(Duration::from_secs(3_600));
+    /// logins.push("ada", "phone").await;
+    /// advance(Duration::from_secs(60)).await;
+    /// let password_changed = Instant::now();
+    /// logins.push("ada", "laptop").await;
+    /// assert_eq!(logins.remove_range("ada", ..password_changed).await, 1);
+    /// assert_eq!(logins.elements("ada").await, ["laptop"]);
+    /// # }
+    /// ```
     pub async fn remove_range<Q>(&self, key: &Q, scores: impl RangeBounds<Instant>) -> usize
     where
         Q: Hash + Equivalent<K> + ?Sized,
@@ -191,6 +337,19 @@ where
     }
 
     /// Returns the score of `member` in the set of `key`, or `None` if it is not in the set.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::ExpiringSets;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// # use tokio::time::advance;
+    /// let devices = ExpiringSets::new(Duration::from_secs(60));
+    /// devices.push("ada", "phone").await;
+    /// advance(Duration::from_secs(20)).await;
+    /// let last_seen = devices.score("ada", "phone").await.unwrap();
+    /// assert_eq!(last_seen.elapsed(), Duration::from_secs(20));
+    /// # }
+    /// ```
     pub async fn score<Q, M>(&self, key: &Q, member: &M) -> Option<Instant>
     where
         Q: Hash + Equivalent<K> + ?Sized,
@@ -203,6 +362,17 @@ where
     }
 
     /// Returns whether `member` is in the set of `key`.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::ExpiringSets;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let seen = ExpiringSets::new(Duration::from_secs(600));
+    /// seen.push("ada", "message 1").await;
+    /// assert!(seen.contains("ada", "message 1").await, "it was delivered to her already");
+    /// assert!(!seen.contains("bob", "message 1").await);
+    /// # }
+    /// ```
     pub async fn contains<Q, M>(&self, key: &Q, member: &M) -> bool
     where
         Q: Hash + Equivalent<K> + ?Sized,
@@ -212,6 +382,19 @@ where
     }
 
     /// Returns the number of live members in the set of `key`.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::ExpiringSets;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let failures = ExpiringSets::new(Duration::from_secs(900));
+    /// failures.extend("ada", [1, 2, 3]).await;
+    /// if failures.len("ada").await >= 3 {
+    ///     println!("wait a quarter of an hour");
+    /// }
+    /// # assert_eq!(failures.len("ada").await, 3);
+    /// # }
+    /// ```
     pub async fn len<Q>(&self, key: &Q) -> usize
     where
         Q: Hash + Equivalent<K> + ?Sized,
@@ -229,6 +412,17 @@ where
     }
 
     /// Removes all members from the set of `key`, with cause [`Removed`](Cause::Removed).
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::ExpiringSets;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let failures = ExpiringSets::new(Duration::from_secs(900));
+    /// failures.extend("ada", [1, 2]).await;
+    /// failures.clear("ada").await; // the password was right
+    /// assert!(failures.is_empty("ada").await);
+    /// # }
+    /// ```
     pub async fn clear<Q>(&self, key: &Q)
     where
         Q: Hash + Equivalent<K> + ?Sized,
@@ -238,6 +432,20 @@ where
 
     /// Returns the keys of all sets that have live members, in no particular order. One shard is locked at a
     /// time, so concurrent changes may or may not be included.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::ExpiringSets;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let typing = ExpiringSets::new(Duration::from_secs(5));
+    /// typing.push("room 1", "ada").await;
+    /// typing.push("room 1", "bob").await;
+    /// for room in typing.keys().await {
+    ///     println!("{} users are typing in {room}", typing.len(room).await);
+    /// }
+    /// # assert_eq!(typing.keys().await, ["room 1"]);
+    /// # }
+    /// ```
     pub async fn keys(&self) -> Vec<K> {
         let mut keys = Vec::new();
         for shard in 0..self.0.shard_count() {
@@ -249,6 +457,17 @@ where
 
     /// Returns the number of sets that have live members. One shard is locked at a time, so concurrent
     /// changes may or may not be counted.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::ExpiringSets;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let devices = ExpiringSets::new(Duration::from_secs(60));
+    /// devices.extend("ada", ["phone", "laptop"]).await;
+    /// devices.push("bob", "phone").await;
+    /// assert_eq!(devices.sets().await, 2, "two users are online");
+    /// # }
+    /// ```
     pub async fn sets(&self) -> usize {
         let mut count = 0;
         for shard in 0..self.0.shard_count() {
@@ -259,6 +478,19 @@ where
     }
 
     /// Subscribes to the removals from now on; see [`ExpiringSet::events`](crate::ExpiringSet::events).
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::ExpiringSets;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let devices = ExpiringSets::new(Duration::from_secs(60));
+    /// let mut events = devices.events();
+    /// devices.push("ada", "phone").await;
+    ///
+    /// let event = events.recv().await.unwrap().unwrap();
+    /// assert_eq!((event.key, event.value), ("ada", "phone"));
+    /// # }
+    /// ```
     pub fn events(&self) -> Events<K, T> {
         Events::new(&self.0.publisher)
     }
@@ -269,6 +501,21 @@ where
     /// # Panics
     ///
     /// Panics if `capacity` is 0.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::ExpiringSets;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let devices = ExpiringSets::new(Duration::from_secs(60));
+    /// let mut offline = devices.events_lossless(1_000);
+    /// devices.push("ada", "phone").await;
+    /// let event = offline.recv().await.unwrap();
+    /// println!("the {} of {} is offline", event.value, event.key);
+    /// # assert_eq!(event.key, "ada");
+    /// # }
+    /// ```
     pub fn events_lossless(&self, capacity: usize) -> LosslessEvents<K, T> {
         LosslessEvents::new(&self.0.publisher, capacity)
     }
@@ -358,6 +605,18 @@ impl<K, T> ExpiringSetBuilder<ExpiringSets<K, T>> {
     /// # Panics
     ///
     /// Panics if `shards` is 0 or above 65,536.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::ExpiringSets;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// // Few keys, many of them in a small program.
+    /// let typing: ExpiringSets<u64, String> =
+    ///     ExpiringSets::builder(Duration::from_secs(5)).shards(4).build();
+    /// # }
+    /// ```
     pub fn shards(mut self, shards: usize) -> Self {
         self.shards = checked_shards(shards);
         self
