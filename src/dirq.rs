@@ -1,11 +1,5 @@
-//! Directory queues: queues whose elements are files in a directory, shared by processes in any language, without a
-//! server.
-//!
-//! They are compatible, byte for byte, with Python's `dirq`, Perl's `Directory::Queue`, and the C and Java
-//! implementations: programs of all these languages may use one directory at the same time. [`QueueSimple`] stores each
-//! element as one file. [`Queue`] stores each element as a directory with one file per field of its [`Schema`].
-//! [`DirQueue`] documents the methods that both have in common. [`QueueSet`] iterates over several queues as one, and
-//! [`QueueNull`] discards everything.
+//! Directory queues: queues whose elements are files in a directory, shared by your processes in any language, without
+//! a server.
 //!
 //! ```
 //! use std::time::Duration;
@@ -24,9 +18,17 @@
 //! # Ok(()) }
 //! ```
 //!
+//! They are compatible, byte for byte, with Python's `dirq`, Perl's `Directory::Queue`, and the C and Java
+//! implementations: programs of all these languages may use one directory at the same time.
+//!
+//! - [`QueueSimple`] stores each element as one file. Choose it if your elements are bytes, such as JSON.
+//! - [`Queue`] stores each element as a directory with one file per field of its [`Schema`].
+//! - [`DirQueue`] documents the methods that both have in common.
+//! - [`QueueSet`] iterates over several queues as one, and [`QueueNull`] discards everything.
+//!
 //! # Guarantees
 //!
-//! - **Atomic adds.** A visible element is complete. An add that fails leaves nothing behind, except with
+//! - **Atomic adds.** An element that you see is complete. An add that fails leaves nothing behind, except with
 //!   [`Error::Partial`], which contains the names of the elements that were added.
 //! - **Exclusive locks.** If several processes try to lock an element at once, exactly one succeeds.
 //! - **At least once.** An element stays in the queue until the owner of its lock removes it. If a process crashes
@@ -45,10 +47,10 @@
 //! # Limits
 //!
 //! - **Not exactly once.** If a purge removes a lock while its owner still works, the same work is done twice. Choose a
-//!   [`max_lock`](Purge::max_lock) well above the longest processing time, or renew the lock ([`Lock::keep_alive`]).
+//!   [`max_lock`](Purge::max_lock) well above your longest processing time, or renew the lock ([`Lock::keep_alive`]).
 //! - **No strict order** of deliveries, and no order between elements that several workers process at the same time.
-//! - **No durability** when an add returns, unless [`sync`](QueueSimpleBuilder::sync) is set: a crash of the machine
-//!   may lose the last seconds. A crash of the process loses nothing.
+//! - **No durability** when an add returns, unless you set [`sync`](QueueSimpleBuilder::sync): a crash of the machine
+//!   may lose the last seconds. A crash of your process loses nothing.
 //! - **No noncharacters in Perl.** Perl can neither read nor write Unicode noncharacters such as U+FFFE. Python and
 //!   Rust can.
 //! - **Limits of network file systems.** Over NFS, a request may succeed although its answer is lost. If the answer to
@@ -67,17 +69,21 @@
 //!
 //! # Retries and dead letters
 //!
-//! An element is returned to the queue if its work fails: if the [`Lock`] is dropped, by [`retry_in`](Lock::retry_in),
-//! or with a reason by [`fail`](Lock::fail). If a queue is opened with
-//! [`max_attempts`](QueueSimpleBuilder::max_attempts) or [`backoff`](QueueSimpleBuilder::backoff), each delivery by
-//! [`locked`](DirQueue::locked) and [`watch`](DirQueue::watch) is counted before the element is handed out, so a job
-//! that crashes its process counts too. A failed element is skipped until its backoff has passed. The backoff doubles
-//! after each failure, and other elements are delivered in the meantime. An element that has failed `max_attempts`
-//! times is a dead letter: it stays in the queue, and only [`take_dead`](DirQueue::take_dead) delivers it until it is
-//! [revived](DirQueue::revive). [`dead`](DirQueue::dead) lists dead letters with their reasons.
-//! [`release`](Lock::release) returns an element without a failed attempt. An element that cannot be read is not
-//! delivered but yielded as an error. If deliveries are counted, this is a failed one: the element waits for its
-//! backoff and becomes a dead letter, with the error as its reason.
+//! An element is returned to the queue if your work fails: if you drop its [`Lock`], by [`retry_in`](Lock::retry_in),
+//! or with a reason by [`fail`](Lock::fail). [`release`](Lock::release) returns an element without a failed attempt.
+//!
+//! To limit the failures, open your queue with [`max_attempts`](QueueSimpleBuilder::max_attempts) or
+//! [`backoff`](QueueSimpleBuilder::backoff). Each delivery by [`locked`](DirQueue::locked) and
+//! [`watch`](DirQueue::watch) is then counted before you get the element, so a job that crashes its process counts too.
+//! A failed element is skipped until its backoff has passed. The backoff doubles after each failure, and other elements
+//! are delivered in the meantime.
+//!
+//! An element that has failed `max_attempts` times is a dead letter: it stays in the queue, and only
+//! [`take_dead`](DirQueue::take_dead) delivers it until you [revive](DirQueue::revive) it. [`dead`](DirQueue::dead)
+//! lists dead letters with their reasons.
+//!
+//! You get an element that cannot be read as an error. If deliveries are counted, this is a failed one: the element
+//! waits for its backoff and becomes a dead letter, with the error as its reason.
 //!
 //! The record of an element is kept in the directory `retries` next to the directories of elements. It is a symbolic
 //! link without an existing target. Its text holds the number of deliveries and the time from which the element is
@@ -86,8 +92,8 @@
 //! and dead elements like any other. A purge by this library deletes the records of elements that no longer exist, and
 //! so do `locked` and `watch` now and then. (Records are not stored next to the files of their elements, because Perl's
 //! purge removes all files there with a dot in their name, and because an additional file would keep a directory from
-//! being removed.) Delete the directory `retries` to forget all records, for instance after a wrong clock. A crash of
-//! the machine may lose the latest records, even with [`sync`](QueueSimpleBuilder::sync).
+//! being removed.) You may delete the directory `retries` to forget all records, for instance after a wrong clock. A
+//! crash of the machine may lose the latest records, even with [`sync`](QueueSimpleBuilder::sync).
 //!
 //! Counting costs six to eight system calls per delivery, and disables prefetching on a disk. If a record cannot be
 //! written, for instance on a full disk, the element is delivered nevertheless, its failure does not count, and a

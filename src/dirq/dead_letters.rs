@@ -11,7 +11,8 @@ use super::{
     records::{Records, element_exists},
 };
 
-/// A dead letter of a directory queue. Returned by [`DirQueue::dead`].
+/// A dead letter of a directory queue, with the reason of its last failure. Returned by [`DirQueue::dead`], which has
+/// an example.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeadElement {
@@ -25,15 +26,16 @@ pub struct DeadElement {
 }
 
 impl<P: Protocol> DirQueue<P> {
-    /// Locks and reads up to `max` dead letters, in the order of their names.
+    /// Locks and reads up to `max` dead letters, in the order of their names. Ack a returned lock to remove the dead
+    /// letter. If you drop or unlock it, the element stays a dead letter.
     ///
     /// An element becomes a dead letter when its [`max_attempts`](super::QueueSimpleBuilder::max_attempts)-th delivery
     /// ends without an [ack](Lock::ack). The limit of the process of that delivery applies. If that process crashed,
     /// the element becomes a dead letter when a purge has removed the lock and the next [`locked`](Self::locked) or
-    /// [`watch`](Self::watch) of a queue with this setting reaches it. The element stays in the queue: `names` and
-    /// `count` include it, and `lock` and `get` work as usual. But `locked` and `watch` of all processes that use this
-    /// library skip it until it is [revived](Self::revive). Ack a lock returned by this method to remove the dead
-    /// letter. If the lock is dropped or unlocked, the element stays a dead letter.
+    /// [`watch`](Self::watch) of a queue with this setting reaches it.
+    ///
+    /// The element stays in the queue: `names` and `count` include it, and `lock` and `get` work as usual. But `locked`
+    /// and `watch` of all processes that use this library skip it until it is [revived](Self::revive).
     ///
     /// Each call reads the records of all elements that were delivered and not acked. If there are many dead letters,
     /// take many per call.
@@ -143,6 +145,22 @@ impl<P: Protocol> DirQueue<P> {
     /// # Errors
     ///
     /// [`Error::Io`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use fleeting::dirq::QueueSimple;
+    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// let queue = QueueSimple::builder(dir.path()).max_attempts(1).open().await?;
+    /// queue.add("mail to ada").await?;
+    /// let job = queue.locked().next().await.transpose()?.unwrap();
+    /// job.fail("550 no such user").await?;
+    ///
+    /// // A health check may warn above some number.
+    /// assert_eq!(queue.dead_len().await?, 1);
+    /// # Ok(()) }
+    /// ```
     pub async fn dead_len(&self) -> Result<u64, Error> {
         run("list", Work::Long, &self.protocol, |queue| {
             let Some(records) = Records::open(queue.root())? else { return Ok(0) };

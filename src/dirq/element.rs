@@ -20,7 +20,15 @@ use bytes::Bytes;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Element(BTreeMap<String, Value>);
 
-/// The value of a field, in one of the three types of a [`Schema`](super::Schema).
+/// The value of a field, in one of the three types of a [`Schema`](super::Schema). Made from text, bytes or pairs.
+///
+/// ```
+/// use fleeting::dirq::Value;
+///
+/// assert!(matches!(Value::from("hello"), Value::String(_)));
+/// assert!(matches!(Value::from(b"\x89PNG"), Value::Binary(_)));
+/// assert!(matches!(Value::from([("to", "ada")]), Value::Table(_)));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
     /// Bytes, stored as they are.
@@ -37,11 +45,30 @@ pub enum Value {
 
 impl Element {
     /// Creates an element without fields.
+    ///
+    /// ```
+    /// # use fleeting::dirq::Element;
+    /// let mut mail = Element::new().with("body", "hello");
+    /// let is_urgent = true;
+    /// if is_urgent {
+    ///     mail = mail.with("header", [("priority", "1")]);
+    /// }
+    /// # assert!(mail.table("header").is_some());
+    /// ```
     pub fn new() -> Self {
         Self::default()
     }
 
     /// Adds a field, or replaces its value. The value is text, bytes, or pairs of strings.
+    ///
+    /// ```
+    /// # use fleeting::dirq::Element;
+    /// let mail = Element::new()
+    ///     .with("body", "hello")                       // text
+    ///     .with("picture", vec![0x89, 0x50])           // bytes
+    ///     .with("header", [("to", "ada"), ("cc", "bob")]); // a table
+    /// # assert_eq!(mail.iter().count(), 3);
+    /// ```
     #[must_use]
     pub fn with(mut self, field: impl Into<String>, value: impl Into<Value>) -> Self {
         self.0.insert(field.into(), value.into());
@@ -49,11 +76,28 @@ impl Element {
     }
 
     /// Returns the value of a field.
+    ///
+    /// ```
+    /// # use fleeting::dirq::{Element, Value};
+    /// let mail = Element::new().with("body", "hello");
+    /// match mail.get("body") {
+    ///     Some(Value::String(text)) => println!("{text}"),
+    ///     Some(_) => println!("not a text"),
+    ///     None => println!("no body"),
+    /// }
+    /// # assert!(matches!(mail.get("body"), Some(Value::String(_))));
+    /// ```
     pub fn get(&self, field: &str) -> Option<&Value> {
         self.0.get(field)
     }
 
     /// Returns the value of a field if it is a [`Value::Binary`].
+    ///
+    /// ```
+    /// # use fleeting::dirq::Element;
+    /// let mail = Element::new().with("picture", vec![0x89, 0x50]);
+    /// assert_eq!(mail.binary("picture").unwrap()[..], [0x89, 0x50]);
+    /// ```
     pub fn binary(&self, field: &str) -> Option<&Bytes> {
         match self.get(field)? {
             Value::Binary(bytes) => Some(bytes),
@@ -62,6 +106,13 @@ impl Element {
     }
 
     /// Returns the value of a field if it is a [`Value::String`].
+    ///
+    /// ```
+    /// # use fleeting::dirq::Element;
+    /// let mail = Element::new().with("body", "hello");
+    /// assert_eq!(mail.string("body"), Some("hello"));
+    /// assert_eq!(mail.string("subject"), None);
+    /// ```
     pub fn string(&self, field: &str) -> Option<&str> {
         match self.get(field)? {
             Value::String(text) => Some(text),
@@ -70,6 +121,13 @@ impl Element {
     }
 
     /// Returns the value of a field if it is a [`Value::Table`].
+    ///
+    /// ```
+    /// # use fleeting::dirq::Element;
+    /// let mail = Element::new().with("header", [("to", "ada")]);
+    /// let to = mail.table("header").and_then(|header| header.get("to"));
+    /// assert_eq!(to.map(String::as_str), Some("ada"));
+    /// ```
     pub fn table(&self, field: &str) -> Option<&BTreeMap<String, String>> {
         match self.get(field)? {
             Value::Table(table) => Some(table),
@@ -78,6 +136,13 @@ impl Element {
     }
 
     /// Returns an iterator over the fields and their values, ordered by field name.
+    ///
+    /// ```
+    /// # use fleeting::dirq::Element;
+    /// let mail = Element::new().with("subject", "lunch").with("body", "at noon?");
+    /// let fields: Vec<_> = mail.iter().map(|(field, _)| field.as_str()).collect();
+    /// assert_eq!(fields, ["body", "subject"]);
+    /// ```
     pub fn iter(&self) -> btree_map::Iter<'_, String, Value> {
         self.0.iter()
     }

@@ -6,7 +6,21 @@ use rustix::io::Errno;
 
 use super::{Name, fs::is_out_of_file_descriptors};
 
-/// Error of an operation on a directory queue.
+/// Error of an operation on a directory queue, with one variant per cause.
+///
+/// ```
+/// # use fleeting::dirq::{Error, QueueSimple};
+/// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let dir = tempfile::tempdir()?;
+/// let queue = QueueSimple::builder(dir.path()).max_elements(1).open().await?;
+/// queue.add("one").await?;
+/// match queue.add("two").await {
+///     Err(Error::Full { max_elements, .. }) => println!("full: {max_elements} jobs, try later"),
+///     other => println!("{other:?}"),
+/// }
+/// # assert!(matches!(queue.add("two").await, Err(Error::Full { max_elements: 1, .. })));
+/// # Ok(()) }
+/// ```
 ///
 /// Variants name their subject if there is one: a path, a name, or a field. Interference by another process, such as a
 /// lock that it acquired or an element that it removed first, is not an error if the return type can express it.

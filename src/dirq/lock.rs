@@ -16,27 +16,50 @@ use super::{
 };
 use crate::engine::retries::cut_reason;
 
-/// An element that this process has locked, with its content: [`Bytes`](bytes::Bytes), or an
-/// [`Element`](super::Element).
+/// An element that you have locked, with its content: finish it with [`ack`](Self::ack), or drop it to get it again.
 ///
-/// [`ack`](Self::ack) removes the element when the work is done. If the lock is dropped before that, for example
-/// because of an error or a panic, the element is unlocked and delivered again, here or to another process. Inside of a
-/// Tokio runtime, the drop returns immediately, and the element is unlocked by another thread: other processes see that
-/// a moment later, and later calls of this process to the queue by the same path see it in any case. Outside of a
+/// ```
+/// # use fleeting::dirq::QueueSimple;
+/// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let dir = tempfile::tempdir()?;
+/// # let send = async |_: &[u8]| Err::<(), _>("550 no such user");
+/// let queue = QueueSimple::builder(dir.path()).max_attempts(3).open().await?;
+/// queue.add("mail to ada").await?;
+///
+/// let mail = queue.locked().next().await.transpose()?.unwrap();
+/// match send(mail.value()).await {
+///     Ok(()) => mail.ack().await?,             // removes the element
+///     Err(reason) => mail.fail(reason).await?, // a retry follows in about a second
+/// }
+/// # Ok(()) }
+/// ```
+///
+/// The content is [`Bytes`](bytes::Bytes), or an [`Element`](super::Element).
+///
+/// # If the lock is dropped
+///
+/// If you drop the lock before [`ack`](Self::ack), for example because of an error or a panic, the element is unlocked
+/// and delivered again, here or to another process. The
+/// [module documentation](super#retries-and-dead-letters) describes when and how often.
+///
+/// Inside of a Tokio runtime, the drop returns immediately, and another thread unlocks the element. Other processes see
+/// that a moment later, and later calls of this process to the queue by the same path see it in any case. Outside of a
 /// runtime, and in [memory](super#cost), the drop makes the file system call itself. [`unlock`](Self::unlock) waits for
 /// it.
 ///
-/// The age of a lock counts from the time at which it was acquired. For an element that
-/// [`locked`](super::DirQueue::locked) or [`watch`](super::DirQueue::watch) has prefetched, this is before the element
-/// is returned. A purge by any process removes a lock that is too old ([`Purge::max_lock`](super::Purge::max_lock),
-/// often ten minutes). Then another process may lock the element and do the work too. A queue that [counts
-/// deliveries](super#retries-and-dead-letters) detects this by the record of the newer delivery: methods of this lock
-/// then return [`Error::NotLocked`] and change nothing, and dropping it changes nothing. Otherwise they act on the lock
-/// of that process, as they do if that process does not count. Renew the lock during long work with
+/// # Long work
+///
+/// A purge by any process removes a lock that is too old ([`Purge::max_lock`](super::Purge::max_lock), often ten
+/// minutes). Then another process may lock the element and do the work too. Renew your lock during long work with
 /// [`touch`](Self::touch) or [`keep_alive`](Self::keep_alive).
 ///
-/// The [module documentation](super#retries-and-dead-letters) describes when and how often an unlocked element is
-/// delivered again.
+/// The age of a lock counts from the time at which it was acquired. For an element that
+/// [`locked`](super::DirQueue::locked) or [`watch`](super::DirQueue::watch) has prefetched, this is before the element
+/// is returned.
+///
+/// A queue that [counts deliveries](super#retries-and-dead-letters) detects a lost lock by the record of the newer
+/// delivery. Methods of this lock then return [`Error::NotLocked`] and change nothing, and dropping it changes nothing.
+/// If either process does not count deliveries, this `Lock` may unlock or remove the other's element.
 #[must_use = "a lock that is dropped is given back"]
 pub struct Lock<T: Send + 'static> {
     guard: LockGuard<dyn Protocol<Payload = T>>,
@@ -101,20 +124,47 @@ impl<T: Send + 'static> Lock<T> {
     }
 
     /// Returns the element's content.
+    ///
+    /// ```
+    /// # use fleeting::dirq::QueueSimple;
+    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// let queue = QueueSimple::open(dir.path()).await?;
+    /// queue.add("resize 7.png").await?;
+    /// let job = queue.locked().next().await.transpose()?.unwrap();
+    /// println!("{}: {:?}", job.name(), job.value());
+    /// # assert_eq!(job.value(), "resize 7.png");
+    /// # Ok(()) }
+    /// ```
     pub fn value(&self) -> &T {
         &self.value
     }
 
-    /// Returns how many times the element was delivered, including this delivery: 1 for the first.
+    /// Returns the number of deliveries of the element, including this one: 1 for the first.
     ///
     /// A queue counts all deliveries if it is opened with [`max_attempts`](super::QueueSimpleBuilder::max_attempts) or
     /// [`backoff`](super::QueueSimpleBuilder::backoff). Otherwise it counts only deliveries that end with
     /// [`retry_in`](Self::retry_in) or [`fail`](Self::fail).
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::dirq::QueueSimple;
+    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// let queue = QueueSimple::builder(dir.path()).max_attempts(9).open().await?;
+    /// queue.add("import").await?;
+    /// let job = queue.locked().next().await.transpose()?.unwrap();
+    /// job.retry_in(Duration::ZERO).await?;
+    ///
+    /// let job = queue.locked().next().await.transpose()?.unwrap();
+    /// assert_eq!(job.attempts(), 2, "be careful: it has failed before");
+    /// # Ok(()) }
+    /// ```
     pub fn attempts(&self) -> u32 {
         self.guard.delivery().map_or(1, Delivery::attempts)
     }
 
-    /// Removes the element, because the work is done.
+    /// Removes the element, because your work is done.
     ///
     /// # Errors
     ///
@@ -126,6 +176,21 @@ impl<T: Send + 'static> Lock<T> {
     /// # Cancel safety
     ///
     /// Not cancel safe: if the future is dropped, the element may or may not be removed; most likely it is.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use fleeting::dirq::QueueSimple;
+    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// let queue = QueueSimple::open(dir.path()).await?;
+    /// queue.add("resize 7.png").await?;
+    /// let job = queue.locked().next().await.transpose()?.unwrap();
+    /// assert_eq!(queue.count().await?, 1, "it would be delivered again after a crash");
+    /// job.ack().await?;
+    /// assert_eq!(queue.count().await?, 0);
+    /// # Ok(()) }
+    /// ```
     pub async fn ack(self) -> Result<(), Error> {
         acknowledge(self.guard).await
     }
@@ -194,6 +259,20 @@ impl<T: Send + 'static> Lock<T> {
     /// # Cancel safety
     ///
     /// Cancel safe: if the future is dropped, the lock is released too.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use fleeting::dirq::QueueSimple;
+    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// let queue = QueueSimple::open(dir.path()).await?;
+    /// queue.add("resize 7.png").await?;
+    /// let job = queue.locked().next().await.transpose()?.unwrap();
+    /// job.unlock().await?; // the tool is missing on this machine: another one may do it
+    /// assert!(queue.locked().next().await.is_some());
+    /// # Ok(()) }
+    /// ```
     pub async fn unlock(self) -> Result<(), Error> {
         self.unlock_after(Outcome::Dropped).await
     }
@@ -254,7 +333,7 @@ impl<T: Send + 'static> Lock<T> {
     }
 
     /// Unlocks the element as if it had not been delivered: it can be locked again immediately, and this does not count
-    /// as a failed attempt. A worker that shuts down releases the elements that it has not begun.
+    /// as a failed attempt. When your worker shuts down, release the elements that it has not begun.
     ///
     /// A waiting stream of [`watch`](super::DirQueue::watch) of this process gets the element. Those of other processes
     /// find it at their next scan.
@@ -289,10 +368,12 @@ impl<T: Send + 'static> Lock<T> {
         self.unlock_after(Outcome::Released).await
     }
 
-    /// Unlocks the element, and makes [`locked`](super::DirQueue::locked) and [`watch`](super::DirQueue::watch) of all
-    /// processes that use this library skip it for `delay`. This counts as a failure, even in a queue that does not
-    /// count other failures. If it is the last allowed attempt, the element becomes a dead letter, regardless of
-    /// `delay`. If `delay` overflows, the element is never delivered again by this library.
+    /// Unlocks the element, to be delivered again after `delay`, for example the time that a server asked you to wait.
+    ///
+    /// [`locked`](super::DirQueue::locked) and [`watch`](super::DirQueue::watch) of all processes that use this library
+    /// skip it for `delay`. This counts as a failure, even in a queue that does not count other failures. If it is the
+    /// last allowed attempt, the element becomes a dead letter, regardless of `delay`. If `delay` overflows, this
+    /// library never delivers the element again.
     ///
     /// Other implementations may deliver the element immediately.
     ///

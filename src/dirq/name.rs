@@ -9,16 +9,6 @@ use serde::{Deserialize, Serialize};
 /// The name of an element: the name of its directory in the queue and its own name, for instance
 /// `5f3c1a80/5f3c1aa1d3e4f7`.
 ///
-/// It consists of 8 and 14 lowercase hexadecimal digits. Text from a file, a command line or a message is validated
-/// when it is parsed into a `Name`, so that no name refers to a file outside its queue. The 14 digits encode the time
-/// at which the element was added (8 digits of seconds since 1970, 5 of microseconds) and one digit of its writer.
-/// Names of one queue have the same order as its elements.
-///
-/// `NULL` is also a name: the name of everything added to a [`QueueNull`](super::QueueNull). Any other queue rejects
-/// it.
-///
-/// # Examples
-///
 /// ```
 /// use fleeting::dirq::{Error, Name};
 ///
@@ -29,6 +19,15 @@ use serde::{Deserialize, Serialize};
 /// assert_eq!(bad.unwrap_err().to_string(), r#"invalid element name "../../etc/cron.d/x""#);
 /// # Ok::<(), Error>(())
 /// ```
+///
+/// It consists of 8 and 14 lowercase hexadecimal digits. Your text from a file, a command line or a message is
+/// validated when it is parsed into a `Name`, so that no name refers to a file outside its queue.
+///
+/// The 14 digits encode the time at which the element was added (8 digits of seconds since 1970, 5 of microseconds) and
+/// one digit of its writer. Names of one queue have the same order as its elements.
+///
+/// `NULL` is also a name: the name of everything added to a [`QueueNull`](super::QueueNull). Any other queue rejects
+/// it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct Name {

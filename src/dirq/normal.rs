@@ -23,19 +23,7 @@ use super::{
     root::Options,
 };
 
-/// A queue that stores each element as a directory with one file per field: the format of `Queue` in Python's `dirq`
-/// and of `Directory::Queue::Normal` in Perl.
-///
-/// It is a handle: it is cheap to clone, and all clones share one queue. Other processes, in any language, may use the
-/// same directory at the same time. See the [module documentation](super) for the guarantees of all directory queues.
-///
-/// Writing or reading elements requires their [`Schema`]. If the content of an element is a single byte string, use
-/// [`QueueSimple`](super::QueueSimple), which needs no schema and stores one file per element.
-///
-/// [`DirQueue`] documents the methods that `Queue` and [`QueueSimple`](super::QueueSimple) have in common. Reading an
-/// element returns an [`Element`].
-///
-/// # Examples
+/// A queue of messages with fields, such as a body and a header, that programs in any language may share.
 ///
 /// ```
 /// use fleeting::dirq::{Element, Queue, Schema};
@@ -58,6 +46,18 @@ use super::{
 /// assert_eq!(queue.count().await?, 0);
 /// # Ok(()) }
 /// ```
+///
+/// Each element is a directory with one file per field: the format of `Queue` in Python's `dirq` and of
+/// `Directory::Queue::Normal` in Perl. To write or read elements, you need their [`Schema`]. If the content of your
+/// elements is a single byte string, use [`QueueSimple`](super::QueueSimple), which needs no schema and stores one file
+/// per element.
+///
+/// A `Queue` is a handle: it is cheap to clone, and all clones share one queue. Other processes, in any language, may
+/// use the same directory at the same time. See the [module documentation](super) for the guarantees of all directory
+/// queues.
+///
+/// [`DirQueue`] documents the methods that `Queue` and [`QueueSimple`](super::QueueSimple) have in common. Reading an
+/// element returns an [`Element`].
 pub type Queue = DirQueue<Normal>;
 
 impl DirQueue<Normal> {
@@ -70,17 +70,48 @@ impl DirQueue<Normal> {
     /// # Errors
     ///
     /// [`Error::Io`] if the directory cannot be created, or `path` is not a directory.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use fleeting::dirq::Queue;
+    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// // A monitor, which needs no schema.
+    /// let mails = Queue::open(dir.path().join("mails")).await?;
+    /// println!("{} mails are waiting", mails.count().await?);
+    /// # Ok(()) }
+    /// ```
     pub async fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
         Self::builder(path).open().await
     }
 
     /// Returns a builder for a queue with custom settings, such as a schema.
+    ///
+    /// ```
+    /// # use fleeting::dirq::{Queue, Schema};
+    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// let schema = Schema::new([("body", "string"), ("header", "table?")])?;
+    /// let mails = Queue::builder(dir.path().join("mails")).schema(schema).open().await?;
+    /// # Ok(()) }
+    /// ```
     pub fn builder(path: impl AsRef<Path>) -> QueueBuilder {
         let settings = NormalSettings { schema: None, max_elements: 16_000 };
         DirQueueBuilder { options: Options::new(path.as_ref()), settings }
     }
 
     /// Returns the schema that the queue was opened with.
+    ///
+    /// ```
+    /// # use fleeting::dirq::{Queue, Schema};
+    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// let schema = Schema::new([("body", "string")])?;
+    /// let mails = Queue::builder(dir.path()).schema(schema.clone()).open().await?;
+    /// assert_eq!(mails.schema(), Some(&schema));
+    /// # Ok(()) }
+    /// ```
     pub fn schema(&self) -> Option<&Schema> {
         self.protocol.schema.as_ref()
     }
@@ -100,6 +131,20 @@ impl DirQueue<Normal> {
     /// # Cancel safety
     ///
     /// Not cancel safe: if the future is dropped, the element may or may not have been added.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use fleeting::dirq::{Element, Queue, Schema};
+    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// let schema = Schema::new([("body", "string"), ("header", "table?")])?;
+    /// let mails = Queue::builder(dir.path()).schema(schema).open().await?;
+    /// let mail = Element::new().with("body", "hello").with("header", [("to", "ada")]);
+    /// println!("queued as {}", mails.add(mail).await?);
+    /// # assert_eq!(mails.count().await?, 1);
+    /// # Ok(()) }
+    /// ```
     #[doc(alias = "enqueue")]
     pub async fn add(&self, element: Element) -> Result<Name, Error> {
         let permit = self.reserve_capacity(1).await?;
@@ -133,6 +178,18 @@ impl DirQueue<Normal> {
     /// # Cancel safety
     ///
     /// Not cancel safe: if the future is dropped, any number of the elements may have been added.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use fleeting::dirq::{Element, Queue, Schema};
+    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// let mails = Queue::builder(dir.path()).schema("to:string".parse()?).open().await?;
+    /// let newsletter = ["ada", "bob", "cyd"].map(|user| Element::new().with("to", user));
+    /// assert_eq!(mails.add_many(newsletter).await?.len(), 3);
+    /// # Ok(()) }
+    /// ```
     pub fn add_many(
         &self,
         elements: impl IntoIterator<Item = Element>,
@@ -162,8 +219,16 @@ pub struct NormalSettings {
 }
 
 impl DirQueueBuilder<NormalSettings> {
-    /// Sets the schema of the elements. By default there is no schema: such a queue can be listed, counted and purged,
-    /// but elements cannot be added or read.
+    /// Sets the schema of the elements. By default there is no schema: you can list, count and purge such a queue, but
+    /// not add or read elements.
+    ///
+    /// ```
+    /// # use fleeting::dirq::Queue;
+    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// let mails = Queue::builder(dir.path()).schema("body:string,header:table?".parse()?).open().await?;
+    /// # Ok(()) }
+    /// ```
     pub fn schema(mut self, schema: Schema) -> Self {
         self.settings.schema = Some(schema);
         self
@@ -173,6 +238,15 @@ impl DirQueueBuilder<NormalSettings> {
     ///
     /// The number is approximate, because a process does not count the elements of the directory at each add.
     /// [`max_total`](Self::max_total) bounds the whole queue.
+    ///
+    /// ```
+    /// # use fleeting::dirq::Queue;
+    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// // A network file system lists small directories faster.
+    /// let mails = Queue::builder(dir.path()).max_elements(1_000).open().await?;
+    /// # Ok(()) }
+    /// ```
     pub fn max_elements(mut self, max_elements: u32) -> Self {
         self.settings.max_elements = max_elements;
         self
@@ -185,6 +259,18 @@ impl DirQueueBuilder<NormalSettings> {
     /// any number of clones. If other processes also add elements, the bound may be exceeded. Counting reads the whole
     /// queue, so each process counts only occasionally. Between two counts, it adds at most an eighth of the free
     /// capacity. Other implementations ignore the bound.
+    ///
+    /// ```
+    /// # use fleeting::dirq::{Element, Error, Queue};
+    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// let mails =
+    ///     Queue::builder(dir.path()).schema("to:string".parse()?).max_total(1).open().await?;
+    /// mails.add(Element::new().with("to", "ada")).await?;
+    /// let full = mails.add(Element::new().with("to", "bob")).await;
+    /// assert!(matches!(full, Err(Error::Full { max_elements: 1, .. })));
+    /// # Ok(()) }
+    /// ```
     pub fn max_total(mut self, max_total: u64) -> Self {
         self.options.max_elements = Some(max_total);
         self
@@ -195,6 +281,17 @@ impl DirQueueBuilder<NormalSettings> {
     /// # Errors
     ///
     /// [`Error::InvalidOption`], and [`Error::Io`] if a directory cannot be created, or the path is not a directory.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use fleeting::dirq::Queue;
+    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// let mails = Queue::builder(dir.path().join("spool/mails")).open().await?;
+    /// assert!(mails.path().is_dir(), "created with its parents");
+    /// # Ok(()) }
+    /// ```
     pub async fn open(self) -> Result<Queue, Error> {
         let Self { options, settings: NormalSettings { schema, max_elements } } = self;
         if max_elements == 0 {

@@ -7,11 +7,6 @@ use bytes::Bytes;
 
 /// A queue that discards everything added to it, like `/dev/null`.
 ///
-/// It can replace a [`QueueSimple`](super::QueueSimple) whose elements are not needed. It is always empty. The methods
-/// that lock, read or remove elements return errors, as in the other implementations.
-///
-/// # Examples
-///
 /// ```
 /// use fleeting::dirq::{Error, QueueNull};
 ///
@@ -23,6 +18,9 @@ use bytes::Bytes;
 /// assert!(matches!(queue.lock(&name).await, Err(Error::Unsupported { operation: "lock" })));
 /// # Ok(()) }
 /// ```
+///
+/// It can replace a [`QueueSimple`](super::QueueSimple) whose elements you do not need. It is always empty. The methods
+/// that lock, read or remove elements return errors, as in the other implementations.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct QueueNull(());
 
@@ -37,6 +35,18 @@ impl QueueNull {
     /// # Errors
     ///
     /// Never fails.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use fleeting::dirq::QueueNull;
+    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// // A test of a producer needs no files.
+    /// let queue = QueueNull::new();
+    /// assert_eq!(queue.add("resize 7.png").await?.to_string(), "NULL");
+    /// # Ok(()) }
+    /// ```
     #[doc(alias = "enqueue")]
     pub async fn add(&self, data: impl AsRef<[u8]>) -> Result<Name, Error> {
         drop(data);
@@ -48,6 +58,17 @@ impl QueueNull {
     /// # Errors
     ///
     /// Never fails.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use fleeting::dirq::QueueNull;
+    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// let queue = QueueNull::new();
+    /// assert_eq!(queue.add_many(["one", "two"]).await?.len(), 2);
+    /// # Ok(()) }
+    /// ```
     pub async fn add_many<B: AsRef<[u8]>>(
         &self,
         bodies: impl IntoIterator<Item = B>,
@@ -64,6 +85,19 @@ impl QueueNull {
     /// # Errors
     ///
     /// [`Error::Io`] if the file cannot be removed.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use fleeting::dirq::QueueNull;
+    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// let file = dir.path().join("upload");
+    /// std::fs::write(&file, "not needed")?;
+    /// QueueNull::new().add_path(&file).await?;
+    /// assert!(!file.exists());
+    /// # Ok(()) }
+    /// ```
     pub async fn add_path(&self, path: impl AsRef<Path>) -> Result<Name, Error> {
         let path = path.as_ref().to_owned();
         let directory = path.parent().unwrap_or(&path).to_owned();

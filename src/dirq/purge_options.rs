@@ -9,17 +9,15 @@ use super::{
 
 /// The ages from which a purge removes leftovers of crashed processes.
 ///
-/// Ages are measured by the modification time of the files. A file that is exactly as old as the limit is kept. Ages
-/// are as accurate as the clocks of the machines that share the queue.
-///
-/// # Examples
-///
 /// ```
 /// use std::time::Duration;
 /// use fleeting::dirq::Purge;
 ///
 /// let patient = Purge::default().max_lock(Duration::from_secs(3600)).max_temp(Duration::ZERO);
 /// ```
+///
+/// Ages are measured by the modification time of the files. A file that is exactly as old as the limit is kept. Ages
+/// are as accurate as the clocks of the machines that share your queue.
 #[derive(Clone, Copy, Debug)]
 #[must_use]
 pub struct Purge {
@@ -32,6 +30,13 @@ impl Purge {
 
     /// Sets the maximum age of an element that is not completely added or removed. [`Duration::ZERO`] keeps all of
     /// them. Defaults to 300 seconds.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::dirq::Purge;
+    /// // An upload into the queue may take up to an hour.
+    /// let purge = Purge::default().max_temp(Duration::from_secs(3_600));
+    /// ```
     pub fn max_temp(mut self, age: Duration) -> Self {
         self.max_temp = age;
         self
@@ -42,6 +47,13 @@ impl Purge {
     ///
     /// An age of less than one second also removes locks of elements that a stream has just prefetched: the work of
     /// these may be done twice.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::dirq::Purge;
+    /// // No job takes longer than half an hour.
+    /// let purge = Purge::default().max_lock(Duration::from_secs(1_800));
+    /// ```
     pub fn max_lock(mut self, age: Duration) -> Self {
         self.max_lock = age;
         self
@@ -62,7 +74,8 @@ impl Default for Purge {
     }
 }
 
-/// The result of a purge.
+/// The result of a purge: numbers of removed leftovers. Returned by [`DirQueue::purge`](super::DirQueue::purge), which
+/// has an example.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]

@@ -19,10 +19,27 @@ use super::{
 };
 use crate::engine::panics::resume_panic_of;
 
-/// A directory queue of either kind: [`QueueSimple`](super::QueueSimple), or [`Queue`](super::Queue).
+/// A queue of jobs in a directory, for your processes in any language, without a server.
 ///
-/// The kinds differ in how they are opened, how elements are added, and the type that is read: [`Bytes`](bytes::Bytes),
-/// or an [`Element`](super::Element). All other methods are documented here.
+/// ```
+/// use std::time::Duration;
+/// use fleeting::dirq::QueueSimple;
+///
+/// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let dir = tempfile::tempdir()?;
+/// let queue = QueueSimple::open(dir.path()).await?;
+/// queue.add("resize 7.png").await?; // survives a crash of the process
+///
+/// let mut jobs = queue.watch(Duration::from_secs(5));
+/// let job = jobs.next().await.transpose()?.unwrap();
+/// assert_eq!(job.value(), "resize 7.png");
+/// job.ack().await?;
+/// # Ok(()) }
+/// ```
+///
+/// There are two kinds: [`QueueSimple`](super::QueueSimple), and [`Queue`](super::Queue). They differ in how they are
+/// opened, how elements are added, and the type that is read: [`Bytes`](bytes::Bytes), or an
+/// [`Element`](super::Element). All other methods are documented here.
 ///
 /// A `DirQueue` is a handle: it is cheap to clone, and all clones share one queue. Other processes, in any language,
 /// may use the same directory at the same time. See the [module documentation](super) for the guarantees of all
@@ -47,6 +64,16 @@ impl<P: Protocol> DirQueue<P> {
     }
 
     /// Returns the queue's directory as an absolute path.
+    ///
+    /// ```
+    /// # use fleeting::dirq::QueueSimple;
+    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// let queue = QueueSimple::open(dir.path().join("jobs")).await?;
+    /// assert!(queue.path().ends_with("jobs"));
+    /// assert!(queue.path().is_absolute());
+    /// # Ok(()) }
+    /// ```
     pub fn path(&self) -> &Path {
         self.protocol.root().path()
     }
@@ -57,11 +84,37 @@ impl<P: Protocol> DirQueue<P> {
     /// # Errors
     ///
     /// [`Error::Io`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use fleeting::dirq::QueueSimple;
+    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// let queue = QueueSimple::open(dir.path()).await?;
+    /// queue.add_many(["one", "two"]).await?;
+    /// println!("{} jobs are waiting or in progress", queue.count().await?);
+    /// # assert_eq!(queue.count().await?, 2);
+    /// # Ok(()) }
+    /// ```
     pub async fn count(&self) -> Result<u64, Error> {
         run("count", Work::Long, &self.protocol, |queue| queue.count()).await
     }
 
     /// Returns the names of all elements in order, including locked ones. A missing directory is an empty queue.
+    ///
+    /// ```
+    /// # use fleeting::dirq::QueueSimple;
+    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// let queue = QueueSimple::open(dir.path()).await?;
+    /// queue.add_many(["one", "two"]).await?;
+    /// let mut names = queue.names();
+    /// while let Some(name) = names.next().await.transpose()? {
+    ///     println!("{name}: {:?}", queue.peek(&name).await?);
+    /// }
+    /// # Ok(()) }
+    /// ```
     #[doc(alias = "first")]
     pub fn names(&self) -> Walk<Name> {
         Walk::names(self.protocol.clone())
@@ -69,12 +122,15 @@ impl<P: Protocol> DirQueue<P> {
 
     /// Locks an element. Returns false if it is already locked or missing.
     ///
+    /// Prefer [`locked`](Self::locked) or [`watch`](Self::watch): their [`Lock`] unlocks the element if your work
+    /// fails.
+    ///
     /// The lock lasts until [`unlock`](Self::unlock) or [`remove`](Self::remove), or until a [`purge`](Self::purge) by
     /// any process removes it because it is too old. Call [`touch`](Self::touch) during long work to keep the lock.
     ///
     /// The format does not record the owner of a lock: [`get`](Self::get), [`unlock`](Self::unlock) and
-    /// [`remove`](Self::remove) work on an element that any process has locked. Call them only for elements that this
-    /// process has locked.
+    /// [`remove`](Self::remove) work on an element that any process has locked. Call them only for elements that you
+    /// have locked yourself.
     ///
     /// # Errors
     ///
@@ -83,6 +139,22 @@ impl<P: Protocol> DirQueue<P> {
     /// # Cancel safety
     ///
     /// Cancel safe: if the future is dropped after the lock was acquired, the lock is released.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use fleeting::dirq::QueueSimple;
+    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// let queue = QueueSimple::open(dir.path()).await?;
+    /// let name = queue.add("resize 7.png").await?;
+    /// if queue.lock(&name).await? {
+    ///     println!("{:?}", queue.get(&name).await?);
+    ///     queue.remove(&name).await?;
+    /// } // else another process works on it
+    /// # assert_eq!(queue.count().await?, 0);
+    /// # Ok(()) }
+    /// ```
     pub async fn lock(&self, name: &Name) -> Result<bool, Error> {
         let name = *name;
         name.check()?;
@@ -93,8 +165,8 @@ impl<P: Protocol> DirQueue<P> {
         Ok(guard.map(LockGuard::keep).is_some())
     }
 
-    /// Returns a stream that locks and reads each element that can be locked, in the order of their names. Elements
-    /// that are already locked are skipped. The stream ends after the last element.
+    /// Returns a stream that locks and reads each element that can be locked, in the order of their names: the work
+    /// that is there now. Elements that are already locked are skipped. The stream ends after the last element.
     ///
     /// On a disk, one round trip to another thread locks several elements if they are requested quickly. The stream
     /// then locks and reads up to 63 elements, and up to one mebibyte, ahead of the caller. These elements are unlocked
@@ -106,8 +178,8 @@ impl<P: Protocol> DirQueue<P> {
     /// Elements that wait for their backoff, and [dead letters](super#retries-and-dead-letters), are skipped too.
     ///
     /// An element that cannot be read is yielded as an error, is unlocked, and stays in the queue. If deliveries are
-    /// counted, this is a failed one. The stream continues with the next element. A loop over the stream should
-    /// continue after an error. Otherwise a single unreadable element stops the worker each time it is started.
+    /// counted, this is a failed one. The stream continues with the next element. Your loop over the stream should
+    /// continue after an error. Otherwise a single unreadable element stops your worker each time it is started.
     ///
     /// # Panics
     ///
@@ -137,8 +209,8 @@ impl<P: Protocol> DirQueue<P> {
         Walk::locked(self.protocol.clone(), None)
     }
 
-    /// Returns a stream that locks and reads each element that can be locked, including elements that are added later.
-    /// The stream never ends.
+    /// Returns a stream that locks and reads each element that can be locked, including elements that are added later:
+    /// the loop of your worker. The stream never ends.
     ///
     /// It sleeps until the operating system reports a new element (inotify on Linux). In addition, it scans the queue
     /// after each interval `every`. The scan finds elements that were unlocked or that other machines added on a
@@ -153,8 +225,8 @@ impl<P: Protocol> DirQueue<P> {
     /// that waits, and the others sleep: the cost of an element does not grow with the number of streams. An element
     /// that fails in this process wakes a stream when its backoff ends.
     ///
-    /// The locks of killed workers are only removed by a [`purge`](Self::purge). The setting
-    /// [`purge_every`](super::QueueSimpleBuilder::purge_every) makes the stream do that.
+    /// If your workers may be killed, set [`purge_every`](super::QueueSimpleBuilder::purge_every): only a
+    /// [`purge`](Self::purge) removes their locks, and the stream then does that.
     ///
     /// In all other respects the stream behaves like that of [`locked`](Self::locked).
     ///
@@ -187,6 +259,21 @@ impl<P: Protocol> DirQueue<P> {
     /// # Errors
     ///
     /// [`Error::NotLocked`], also if the element is missing; [`Error::InvalidName`] and [`Error::Io`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use fleeting::dirq::QueueSimple;
+    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// let queue = QueueSimple::open(dir.path()).await?;
+    /// let name = queue.add("resize 7.png").await?;
+    /// assert!(queue.lock(&name).await?);
+    /// assert!(!queue.lock(&name).await?);
+    /// queue.unlock(&name).await?;
+    /// assert!(queue.lock(&name).await?);
+    /// # Ok(()) }
+    /// ```
     pub async fn unlock(&self, name: &Name) -> Result<(), Error> {
         self.on("unlock", name, |queue, name| queue.unlock(name)).await
     }
@@ -201,17 +288,45 @@ impl<P: Protocol> DirQueue<P> {
     /// element or one of its files is not a regular file or directory as the format requires. For a
     /// [`Queue`](super::Queue) also [`Error::NoSchema`], and [`Error::MissingFile`], [`Error::NotUtf8`] and
     /// [`Error::InvalidTable`] if the element does not match the schema.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use fleeting::dirq::{Error, QueueSimple};
+    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// let queue = QueueSimple::open(dir.path()).await?;
+    /// let name = queue.add("resize 7.png").await?;
+    /// assert!(matches!(queue.get(&name).await, Err(Error::NotLocked { .. })));
+    /// queue.lock(&name).await?;
+    /// assert_eq!(queue.get(&name).await?, "resize 7.png");
+    /// # Ok(()) }
+    /// ```
     pub async fn get(&self, name: &Name) -> Result<P::Payload, Error> {
         self.reads("read", name, P::get).await
     }
 
     /// Returns the content of an element, whether it is locked or not; `None` if it is missing.
     ///
-    /// Use this to inspect elements without interfering with their workers.
+    /// Use this to look at elements without interfering with their workers.
     ///
     /// # Errors
     ///
     /// As for [`get`](Self::get), except [`Error::NotLocked`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use fleeting::dirq::QueueSimple;
+    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// let queue = QueueSimple::open(dir.path()).await?;
+    /// let name = queue.add("resize 7.png").await?;
+    /// let job = queue.locked().next().await.transpose()?.unwrap();
+    /// assert_eq!(queue.peek(&name).await?.unwrap(), "resize 7.png", "although it is locked");
+    /// # job.ack().await?;
+    /// # Ok(()) }
+    /// ```
     pub async fn peek(&self, name: &Name) -> Result<Option<P::Payload>, Error> {
         self.reads("read", name, P::peek).await
     }
@@ -221,6 +336,19 @@ impl<P: Protocol> DirQueue<P> {
     /// # Errors
     ///
     /// As for [`lock`](Self::lock) and [`get`](Self::get). The lock is released.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use fleeting::dirq::QueueSimple;
+    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// let queue = QueueSimple::open(dir.path()).await?;
+    /// let name = queue.add("resize 7.png").await?;
+    /// assert_eq!(queue.get_element(&name).await?.unwrap(), "resize 7.png");
+    /// assert_eq!(queue.count().await?, 1, "it stays");
+    /// # Ok(()) }
+    /// ```
     pub async fn get_element(&self, name: &Name) -> Result<Option<P::Payload>, Error> {
         let name = *name;
         name.check()?;
@@ -242,6 +370,8 @@ impl<P: Protocol> DirQueue<P> {
 
     /// Locks an element, reads it and removes it. Returns `None` if it is already locked or missing.
     ///
+    /// Use it for elements that you may lose if your process fails: they are removed before your work begins.
+    ///
     /// # Errors
     ///
     /// As for [`lock`](Self::lock), [`get`](Self::get) and [`remove`](Self::remove). The element stays and its lock is
@@ -251,6 +381,20 @@ impl<P: Protocol> DirQueue<P> {
     ///
     /// Not cancel safe: if the future is dropped, the content may be lost. To avoid that, hold the lock until the work
     /// is done.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use fleeting::dirq::QueueSimple;
+    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// let queue = QueueSimple::open(dir.path()).await?;
+    /// let name = queue.add("temperature 21.5").await?;
+    /// // A lost reading does no harm.
+    /// assert_eq!(queue.dequeue(&name).await?.unwrap(), "temperature 21.5");
+    /// assert_eq!(queue.dequeue(&name).await?, None);
+    /// # Ok(()) }
+    /// ```
     pub async fn dequeue(&self, name: &Name) -> Result<Option<P::Payload>, Error> {
         let taken = self.reads("dequeue", name, P::dequeue).await?;
         if taken.is_some() {
@@ -266,6 +410,22 @@ impl<P: Protocol> DirQueue<P> {
     /// [`Error::NotLocked`], [`Error::InvalidName`] and [`Error::Io`]. For a [`Queue`](super::Queue), also
     /// [`Error::Foreign`] if the element contains a file whose name is not a valid field name. After an error, the
     /// element stays and remains locked.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use fleeting::dirq::QueueSimple;
+    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// let queue = QueueSimple::open(dir.path()).await?;
+    /// let name = queue.add("resize 7.png").await?;
+    /// // The picture was deleted, so the job is not needed any more.
+    /// if queue.lock(&name).await? {
+    ///     queue.remove(&name).await?;
+    /// }
+    /// assert_eq!(queue.count().await?, 0);
+    /// # Ok(()) }
+    /// ```
     pub async fn remove(&self, name: &Name) -> Result<(), Error> {
         let removed = |queue: &P| queue.root().shared.metrics.removed();
         self.on("remove", name, move |queue, name| queue.remove(name).map(|()| removed(queue)))
@@ -277,6 +437,22 @@ impl<P: Protocol> DirQueue<P> {
     /// # Errors
     ///
     /// [`Error::InvalidName`], and [`Error::Io`] if the element is missing.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use fleeting::dirq::QueueSimple;
+    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// let queue = QueueSimple::open(dir.path()).await?;
+    /// let name = queue.add("encode film.mkv").await?;
+    /// queue.lock(&name).await?;
+    /// for _chapter in 0..3 {
+    ///     queue.touch(&name).await?; // each takes less than ten minutes
+    /// }
+    /// queue.remove(&name).await?;
+    /// # Ok(()) }
+    /// ```
     pub async fn touch(&self, name: &Name) -> Result<(), Error> {
         self.on("touch", name, |queue, name| queue.touch(name)).await
     }
@@ -284,9 +460,10 @@ impl<P: Protocol> DirQueue<P> {
     /// Removes the leftovers of crashed processes: stale locks, elements that were not completely added or removed,
     /// empty directories, and the records of elements that no longer exist.
     ///
-    /// Call this regularly from at least one process, for example every ten minutes. A [`Spool`](crate::Spool) does so
-    /// by default, but keeps all locks. A purge never removes an element that is in the queue. Concurrent purges by
-    /// other processes are not an error. Reads the whole queue, so the cost grows with the number of elements.
+    /// Call this regularly from at least one of your processes, for example every ten minutes. A
+    /// [`Spool`](crate::Spool) does so by default, but keeps all locks. A purge never removes an element that is in the
+    /// queue. Concurrent purges by other processes are not an error. Reads the whole queue, so the cost grows with the
+    /// number of elements.
     ///
     /// Items that cannot be read or removed for lack of permission are skipped and [counted](PurgeReport::failed).
     ///
@@ -295,14 +472,29 @@ impl<P: Protocol> DirQueue<P> {
     ///
     /// If the owner of a stale lock unlocks the element during the purge and another process locks it immediately, the
     /// purge may remove the new lock: the format has no atomic way to check and remove a lock. To make this rare,
-    /// choose a [`max_lock`](Purge::max_lock) that is well above the longest processing time. Concurrent purges by this
-    /// library cannot remove a new lock, because they exclude each other by `flock`, where the file system supports it
-    /// for directories. A purge skips a stale lock while another one removes a lock in the same directory. Purges by
-    /// other implementations do not exclude each other: let only one process run them.
+    /// choose a [`max_lock`](Purge::max_lock) that is well above your longest processing time. Concurrent purges by
+    /// this library cannot remove a new lock, because they exclude each other by `flock`, where the file system
+    /// supports it for directories. A purge skips a stale lock while another one removes a lock in the same directory.
+    /// Purges by other implementations do not exclude each other: let only one process run them.
     ///
     /// # Errors
     ///
     /// [`Error::Io`] if the queue itself cannot be listed.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use fleeting::dirq::{Purge, QueueSimple};
+    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// let queue = QueueSimple::open(dir.path()).await?;
+    /// let report = queue.purge(Purge::default()).await?;
+    /// if report.locks > 0 {
+    ///     println!("{} jobs of killed workers are delivered again", report.locks);
+    /// }
+    /// # assert_eq!(report.failed, 0);
+    /// # Ok(()) }
+    /// ```
     pub async fn purge(&self, purge: Purge) -> Result<PurgeReport, Error> {
         run("purge", Work::Long, &self.protocol, move |queue| {
             let report = purge_all(&**queue, &purge)?;

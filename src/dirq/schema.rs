@@ -11,14 +11,6 @@ const LOCKED: &str = "locked";
 
 /// The fields of a [`Queue`](super::Queue)'s elements, with their types.
 ///
-/// A field's name consists of ASCII letters and digits. Its type is `binary` (bytes), `string` (text, as UTF-8) or
-/// `table` (a map of strings). A `?` after the type makes the field optional. A `*` after the type, by which Perl's
-/// `Directory::Queue` passes references, is accepted and has no effect. At least one field is mandatory.
-///
-/// A reader's schema need not have all fields of a queue: files that are not in the schema are ignored.
-///
-/// # Examples
-///
 /// ```
 /// use fleeting::dirq::Schema;
 ///
@@ -26,6 +18,12 @@ const LOCKED: &str = "locked";
 /// assert_eq!(schema, "body:string,header:table?".parse()?);
 /// # Ok::<(), fleeting::dirq::Error>(())
 /// ```
+///
+/// A field's name consists of ASCII letters and digits. Its type is `binary` (bytes), `string` (text, as UTF-8) or
+/// `table` (a map of strings). A `?` after the type makes the field optional. At least one field is mandatory. A `*`
+/// after the type, by which Perl's `Directory::Queue` passes references, is accepted and has no effect.
+///
+/// A reader's schema need not have all fields of a queue: files that are not in your schema are ignored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Schema(BTreeMap<String, Field>);
 
@@ -49,6 +47,16 @@ impl Schema {
     ///
     /// [`Error::InvalidFieldName`], [`Error::InvalidFieldType`], [`Error::InvalidSchema`] if a field is given twice,
     /// and [`Error::NoMandatoryField`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use fleeting::dirq::{Error, Schema};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let mail = Schema::new([("body", "string"), ("picture", "binary?"), ("header", "table")])?;
+    /// assert!(matches!(Schema::new([("body", "text")]), Err(Error::InvalidFieldType { .. })));
+    /// # Ok(()) }
+    /// ```
     pub fn new<F, T>(fields: impl IntoIterator<Item = (F, T)>) -> Result<Self, Error>
     where
         F: Into<String>,
@@ -82,6 +90,18 @@ impl Schema {
     /// # Errors
     ///
     /// [`Error::UnexpectedField`], [`Error::WrongType`] and [`Error::MissingField`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use fleeting::dirq::{Element, Schema};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let schema = Schema::new([("body", "string"), ("header", "table?")])?;
+    /// assert!(schema.check(&Element::new().with("body", "hello")).is_ok());
+    /// let error = schema.check(&Element::new()).unwrap_err();
+    /// assert_eq!(error.to_string(), r#"missing mandatory field "body""#);
+    /// # Ok(()) }
+    /// ```
     pub fn check(&self, element: &Element) -> Result<(), Error> {
         for (name, value) in element {
             let Some(field) = self.0.get(name) else {

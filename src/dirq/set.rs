@@ -13,13 +13,7 @@ use super::{
     set_stream::{list_all, lock_all},
 };
 
-/// Several queues of one kind that are iterated over as one.
-///
-/// The elements of all queues are ordered by the time in their names, and each is returned with its queue. As in Perl's
-/// `Directory::Queue::Set`, the time is the last 14 digits of the name. Python's `QueueSet` compares the directories
-/// first.
-///
-/// # Examples
+/// Several queues of one kind that you iterate over as one, oldest element first.
 ///
 /// ```
 /// use fleeting::dirq::{QueueSet, QueueSimple};
@@ -40,6 +34,10 @@ use super::{
 /// assert!(names.next().await.is_none());
 /// # Ok(()) }
 /// ```
+///
+/// The elements of all queues are ordered by the time in their names, and you get each with its queue. As in Perl's
+/// `Directory::Queue::Set`, the time is the last 14 digits of the name. Python's `QueueSet` compares the directories
+/// first.
 #[derive(Clone, Debug)]
 pub struct QueueSet<Q> {
     queues: Vec<Q>,
@@ -51,6 +49,19 @@ impl<Q: SetMember> QueueSet<Q> {
     /// # Errors
     ///
     /// [`Error::Duplicate`] if two queues are the same directory, even by different paths.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use fleeting::dirq::{QueueSet, QueueSimple};
+    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// let urgent = QueueSimple::open(dir.path().join("urgent")).await?;
+    /// let normal = QueueSimple::open(dir.path().join("normal")).await?;
+    /// let jobs = QueueSet::new([urgent, normal])?;
+    /// assert_eq!(jobs.count().await?, 0);
+    /// # Ok(()) }
+    /// ```
     pub fn new(queues: impl IntoIterator<Item = Q>) -> Result<Self, Error> {
         let mut set = Self { queues: Vec::new() };
         queues.into_iter().try_for_each(|queue| set.add(queue))?;
@@ -62,6 +73,19 @@ impl<Q: SetMember> QueueSet<Q> {
     /// # Errors
     ///
     /// [`Error::Duplicate`] if the queue is already in the set.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use fleeting::dirq::{Error, QueueSet, QueueSimple};
+    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// let mut jobs = QueueSet::new([])?;
+    /// let customer = QueueSimple::open(dir.path().join("customer 7")).await?;
+    /// jobs.add(customer.clone())?;
+    /// assert!(matches!(jobs.add(customer), Err(Error::Duplicate { .. })));
+    /// # Ok(()) }
+    /// ```
     pub fn add(&mut self, queue: Q) -> Result<(), Error> {
         if self.queues.iter().any(|other| other.id() == queue.id()) {
             return Err(Error::Duplicate { path: queue.path().to_owned() });
@@ -71,6 +95,17 @@ impl<Q: SetMember> QueueSet<Q> {
     }
 
     /// Removes a queue. Returns false if it was not in the set. Iterations that have already begun still include it.
+    ///
+    /// ```
+    /// # use fleeting::dirq::{QueueSet, QueueSimple};
+    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// let customer = QueueSimple::open(dir.path().join("customer 7")).await?;
+    /// let mut jobs = QueueSet::new([customer.clone()])?;
+    /// assert!(jobs.remove(&customer));
+    /// assert!(!jobs.remove(&customer));
+    /// # Ok(()) }
+    /// ```
     pub fn remove(&mut self, queue: &Q) -> bool {
         let before = self.queues.len();
         self.queues.retain(|other| other.id() != queue.id());
@@ -81,11 +116,25 @@ impl<Q: SetMember> QueueSet<Q> {
     /// the number of elements.
     ///
     /// Waits for each queue, even if its disk does not answer, because the sum needs all of them. Limit that by
-    /// [`timeout`](tokio::time::timeout) if necessary.
+    /// [`timeout`](tokio::time::timeout) if your disks may hang.
     ///
     /// # Errors
     ///
     /// [`Error::Io`], for the first queue that cannot be counted.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use fleeting::dirq::{QueueSet, QueueSimple};
+    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// let north = QueueSimple::open(dir.path().join("north")).await?;
+    /// let south = QueueSimple::open(dir.path().join("south")).await?;
+    /// north.add("one").await?;
+    /// south.add("two").await?;
+    /// assert_eq!(QueueSet::new([north, south])?.count().await?, 2);
+    /// # Ok(()) }
+    /// ```
     pub async fn count(&self) -> Result<u64, Error> {
         // Concurrently: a queue that does not answer must not delay the error of another one.
         let counts = try_join_all(self.queues.iter().map(Q::count_all)).await?;
@@ -152,6 +201,24 @@ impl<Q: SetMember> QueueSet<Q> {
     /// # Panics
     ///
     /// Panics on a runtime without a time driver.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::dirq::{QueueSet, QueueSimple};
+    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// let north = QueueSimple::open(dir.path().join("north")).await?;
+    /// let south = QueueSimple::open(dir.path().join("south")).await?;
+    /// let mut jobs = QueueSet::new([north, south.clone()])?.watch(Duration::from_secs(5));
+    /// south.add("resize 7.png").await?;
+    ///
+    /// let (queue, job) = jobs.next().await.transpose()?.unwrap();
+    /// assert_eq!((queue.path(), &job.value()[..]), (south.path(), &b"resize 7.png"[..]));
+    /// job.ack().await?;
+    /// # Ok(()) }
+    /// ```
     pub fn watch(&self, every: Duration) -> Walk<(Q, Lock<Q::Payload>)> {
         self.walk(Some(every))
     }

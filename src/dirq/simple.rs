@@ -23,15 +23,8 @@ use super::{
     root::Options,
 };
 
-/// A queue that stores each element as one file: the `QueueSimple` of the other implementations.
-///
-/// It is a handle: it is cheap to clone, and all clones share one queue. Other processes, in any language, may use the
-/// same directory at the same time. See the [module documentation](super) for the guarantees of all directory queues.
-///
-/// [`DirQueue`] documents the methods that `QueueSimple` and [`Queue`](super::Queue) have in common. Reading an element
-/// returns [`Bytes`](bytes::Bytes).
-///
-/// # Examples
+/// A queue of byte strings, one file each, that programs in any language may share: the `QueueSimple` of the other
+/// implementations.
 ///
 /// ```
 /// use fleeting::dirq::QueueSimple;
@@ -61,6 +54,13 @@ use super::{
 /// assert_eq!(queue.count().await?, 0);
 /// # Ok(()) }
 /// ```
+///
+/// A `QueueSimple` is a handle: it is cheap to clone, and all clones share one queue. Other processes, in any language,
+/// may use the same directory at the same time. See the [module documentation](super) for the guarantees of all
+/// directory queues.
+///
+/// [`DirQueue`] documents the methods that `QueueSimple` and [`Queue`](super::Queue) have in common. Reading an element
+/// returns [`Bytes`](bytes::Bytes).
 pub type QueueSimple = DirQueue<Simple>;
 
 /// Longer elements are copied and written in parts of this length, because the caller's bytes cannot be lent to the
@@ -73,17 +73,36 @@ impl DirQueue<Simple> {
     /// # Errors
     ///
     /// [`Error::Io`] if the directory cannot be created, or `path` is not a directory.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use fleeting::dirq::QueueSimple;
+    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// let jobs = QueueSimple::open(dir.path().join("spool/jobs")).await?;
+    /// assert!(jobs.path().is_dir(), "created with its parents");
+    /// # Ok(()) }
+    /// ```
     pub async fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
         Self::builder(path).open().await
     }
 
     /// Returns a builder for a queue with custom settings.
+    ///
+    /// ```
+    /// # use fleeting::dirq::QueueSimple;
+    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// let jobs = QueueSimple::builder(dir.path().join("jobs")).max_attempts(5).open().await?;
+    /// # Ok(()) }
+    /// ```
     pub fn builder(path: impl AsRef<Path>) -> QueueSimpleBuilder {
         let settings = SimpleSettings { granularity: Duration::from_secs(60) };
         DirQueueBuilder { options: Options::new(path.as_ref()), settings }
     }
 
-    /// Adds an element with the content `data`, and returns its name.
+    /// Adds an element with the content `data`, such as your job as JSON, and returns its name.
     ///
     /// Other processes see the element completely or not at all. Its name sorts after all names that this handle and
     /// its clones assigned before. Elements of several processes are ordered by the clocks of these processes.
@@ -97,6 +116,19 @@ impl DirQueue<Simple> {
     /// # Cancel safety
     ///
     /// Not cancel safe: if the future is dropped, the element may or may not have been added.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use fleeting::dirq::QueueSimple;
+    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// let jobs = QueueSimple::open(dir.path()).await?;
+    /// let name = jobs.add("resize 7.png").await?; // any bytes, such as JSON
+    /// println!("queued as {name}");
+    /// # assert_eq!(jobs.count().await?, 1);
+    /// # Ok(()) }
+    /// ```
     #[doc(alias = "enqueue")]
     pub async fn add(&self, data: impl AsRef<[u8]>) -> Result<Name, Error> {
         if data.as_ref().len() > MAX_COPY {
@@ -181,6 +213,18 @@ impl DirQueue<Simple> {
     /// # Cancel safety
     ///
     /// Not cancel safe: if the future is dropped, any number of the elements may have been added.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use fleeting::dirq::QueueSimple;
+    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// let jobs = QueueSimple::open(dir.path()).await?;
+    /// let names = jobs.add_many((1..=100).map(|picture| format!("resize {picture}.png"))).await?;
+    /// assert_eq!(names.len(), 100);
+    /// # Ok(()) }
+    /// ```
     pub fn add_many<B: AsRef<[u8]>>(
         &self,
         bodies: impl IntoIterator<Item = B>,
@@ -204,7 +248,8 @@ impl DirQueue<Simple> {
         }
     }
 
-    /// Moves a file into the queue, and returns the name of the new element.
+    /// Moves your file into the queue, and returns the name of the new element. Use it for elements that are too large
+    /// for memory.
     ///
     /// The file keeps its owner, mode and times.
     ///
@@ -218,6 +263,22 @@ impl DirQueue<Simple> {
     /// # Cancel safety
     ///
     /// Not cancel safe: if the future is dropped, the file may or may not have been moved.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use fleeting::dirq::QueueSimple;
+    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # std::fs::create_dir(dir.path().join("uploads"))?;
+    /// // An upload is written next to the queue, and moved into it when it is complete.
+    /// let films = QueueSimple::open(dir.path().join("films")).await?;
+    /// let upload = dir.path().join("uploads/film.mkv");
+    /// std::fs::write(&upload, "a very long film")?;
+    /// films.add_path(&upload).await?;
+    /// assert!(!upload.exists());
+    /// # Ok(()) }
+    /// ```
     pub async fn add_path(&self, path: impl AsRef<Path>) -> Result<Name, Error> {
         let path = path.as_ref().to_owned();
         let permit = self.reserve_capacity(1).await?;
@@ -236,6 +297,21 @@ impl DirQueue<Simple> {
     /// # Errors
     ///
     /// As for [`get`](Self::get).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use fleeting::dirq::QueueSimple;
+    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// let films = QueueSimple::open(dir.path()).await?;
+    /// let name = films.add("a very long film").await?;
+    /// films.lock(&name).await?;
+    /// // Pass it to a program that reads files.
+    /// let path = films.get_path(&name).await?;
+    /// assert_eq!(std::fs::read(path)?, b"a very long film");
+    /// # Ok(()) }
+    /// ```
     pub async fn get_path(&self, name: &Name) -> Result<PathBuf, Error> {
         self.on("look for", name, |queue, name| queue.get_path(name)).await
     }
@@ -255,6 +331,16 @@ pub struct SimpleSettings {
 impl DirQueueBuilder<SimpleSettings> {
     /// Sets the time for which new elements share one directory, in whole seconds. Zero means one second. Defaults to
     /// 60 seconds.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::dirq::QueueSimple;
+    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// // Few jobs: fewer directories.
+    /// let jobs = QueueSimple::builder(dir.path()).granularity(Duration::from_secs(3_600)).open().await?;
+    /// # Ok(()) }
+    /// ```
     pub fn granularity(mut self, granularity: Duration) -> Self {
         self.settings.granularity = granularity;
         self
@@ -267,6 +353,16 @@ impl DirQueueBuilder<SimpleSettings> {
     /// any number of clones. If other processes also add elements, the bound may be exceeded. Counting reads the whole
     /// queue, so each process counts only occasionally. Between two counts, it adds at most an eighth of the free
     /// capacity. Other implementations ignore the bound.
+    ///
+    /// ```
+    /// # use fleeting::dirq::{Error, QueueSimple};
+    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// let jobs = QueueSimple::builder(dir.path()).max_elements(1).open().await?;
+    /// jobs.add("one").await?;
+    /// assert!(matches!(jobs.add("two").await, Err(Error::Full { max_elements: 1, .. })));
+    /// # Ok(()) }
+    /// ```
     pub fn max_elements(mut self, max_elements: u64) -> Self {
         self.options.max_elements = Some(max_elements);
         self
@@ -277,6 +373,19 @@ impl DirQueueBuilder<SimpleSettings> {
     /// # Errors
     ///
     /// [`Error::InvalidOption`], and [`Error::Io`] if the directory cannot be created, or the path is not a directory.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::dirq::{Error, QueueSimple};
+    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// let half_a_second = Duration::from_millis(500);
+    /// let invalid = QueueSimple::builder(dir.path()).granularity(half_a_second).open().await;
+    /// assert!(matches!(invalid, Err(Error::InvalidOption { option: "granularity", .. })));
+    /// # Ok(()) }
+    /// ```
     pub async fn open(self) -> Result<QueueSimple, Error> {
         let Self { options, settings: SimpleSettings { granularity } } = self;
         let whole = granularity.subsec_nanos() == 0;

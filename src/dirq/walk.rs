@@ -21,15 +21,6 @@ use super::{
 
 /// A stream over the elements of a queue in the order of their names: [`Name`]s, or [`Lock`](super::Lock)s of elements.
 ///
-/// It implements [`Stream`], and has its own [`next`](Self::next). Elements that are removed during the iteration are
-/// skipped. After an error it continues with the next element. After its end it returns `None` forever.
-///
-/// # Cancel safety
-///
-/// Cancel safe: dropping the future of [`next`](Self::next) loses no element.
-///
-/// # Examples
-///
 /// ```
 /// use fleeting::dirq::QueueSimple;
 ///
@@ -45,6 +36,14 @@ use super::{
 /// assert!(names.next().await.is_none());
 /// # Ok(()) }
 /// ```
+///
+/// It implements [`Stream`], and has its own [`next`](Self::next), so you need no `StreamExt`. Elements that are
+/// removed during the iteration are skipped. After an error it continues with the next element. After its end it
+/// returns `None` forever.
+///
+/// # Cancel safety
+///
+/// Cancel safe: dropping the future of [`next`](Self::next) loses no element.
 #[must_use = "streams do nothing unless they are polled"]
 pub struct Walk<T>(BoxStream<'static, Result<T, Error>>);
 
@@ -54,6 +53,20 @@ impl<T> Walk<T> {
     }
 
     /// Returns the next item, or `None` after the last.
+    ///
+    /// ```
+    /// # use fleeting::dirq::QueueSimple;
+    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// let queue = QueueSimple::open(dir.path()).await?;
+    /// queue.add("resize 7.png").await?;
+    /// let mut jobs = queue.locked();
+    /// while let Some(job) = jobs.next().await.transpose()? {
+    ///     job.ack().await?;
+    /// }
+    /// # assert_eq!(queue.count().await?, 0);
+    /// # Ok(()) }
+    /// ```
     pub async fn next(&mut self) -> Option<Result<T, Error>> {
         self.0.next().await
     }

@@ -15,12 +15,29 @@ use crate::dirq::{
 const RENEWAL_PAUSE: Duration = Duration::from_secs(1);
 
 impl<T: Send + 'static> Lock<T> {
-    /// Resets the lock's age to zero.
+    /// Resets the lock's age to zero, so that no purge removes it while you work.
     ///
     /// # Errors
     ///
-    /// [`Error::NotLocked`] if a purge removed the lock, and [`Error::Io`], for instance if the directory of the queue is
-    /// away. Stop the work in both cases: another process may do it too.
+    /// [`Error::NotLocked`] if a purge removed the lock, and [`Error::Io`], for instance if the directory of the queue
+    /// is away. Stop the work in both cases: another process may do it too.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use fleeting::dirq::QueueSimple;
+    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// let queue = QueueSimple::open(dir.path()).await?;
+    /// queue.add("encode film.mkv").await?;
+    /// let job = queue.locked().next().await.transpose()?.unwrap();
+    /// for _chapter in 0..3 {
+    ///     // Each chapter takes less than ten minutes.
+    ///     job.touch().await?;
+    /// }
+    /// job.ack().await?;
+    /// # Ok(()) }
+    /// ```
     pub async fn touch(&self) -> Result<(), Error> {
         let (name, delivery) = (*self.name(), self.guard.delivery().copied());
         run("touch", Work::Short, self.guard.queue(), move |queue| {
