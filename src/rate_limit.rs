@@ -129,8 +129,8 @@ use crate::engine::{coop, hasher::DefaultHasher, to_key::ToKey};
 ///
 /// A flood of keys can therefore lock *new* keys out (a client with an IPv6 /48 has 65,536 networks of 64 bits). While
 /// the flood lasts, all new keys together get one quota. New keys get quotas of their own as the keys of the flood
-/// become idle, each `per` after its last call. After a flood that was too large to record, new keys wait until the
-/// last charge of the shared quota has expired. Known keys are not affected, and memory stays bounded.
+/// become idle, each `per` after its last call. After a flood that was too large to record, new keys wait for them
+/// until the last charge of the shared quota has expired. Known keys are not affected, and memory stays bounded.
 ///
 /// Choose a `max_keys` well above the number of keys that one client may have, or also limit by a shorter prefix
 /// (`TrustedProxies::ipv6_prefix`).

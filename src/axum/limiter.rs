@@ -15,7 +15,8 @@ use crate::{
     redis,
 };
 
-/// Limiter of a [`RateLimitLayer`](super::RateLimitLayer): a [`RateLimiter`], or the one of feature `redis`.
+/// Limiter of a [`RateLimitLayer`](super::RateLimitLayer): a [`RateLimiter`], or the one of feature `redis`. You need
+/// not name it: pass either of them to a constructor of the layer.
 pub struct LayerLimiter<K, S>(Backend<K, S>);
 
 /// Backend that decides requests.

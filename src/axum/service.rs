@@ -27,7 +27,7 @@ use super::{
 };
 use crate::engine::hasher::DefaultHasher;
 
-/// Service that a [`RateLimitLayer`](super::RateLimitLayer) puts around another.
+/// Service that a [`RateLimitLayer`](super::RateLimitLayer) puts around yours.
 pub struct RateLimit<Inner, K, S = DefaultHasher> {
     inner: Inner,
     settings: Arc<Settings<K, S>>,

@@ -112,7 +112,8 @@ enum Field {
     Single(HeaderName),
 }
 
-/// Error for a text that is neither an IP address nor a network.
+/// Error for a text that is neither an IP address nor a network. Returned by [`TrustedProxies::new`], which has an
+/// example.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is neither an IP address nor a network such as 10.0.0.0/8")]
 pub struct BadNetwork {
