@@ -26,6 +26,7 @@ pub(crate) mod shard;
 pub(crate) mod shards;
 #[cfg(any(feature = "dashboard", feature = "redis"))]
 pub(crate) mod shown_hash;
+pub(crate) mod slot_index;
 pub(crate) mod split_mix;
 pub(crate) mod state;
 pub(crate) mod store;

@@ -15,7 +15,6 @@ mod entries;
 mod expired;
 #[cfg(all(test, shuttle))]
 mod interleavings;
-mod key_index;
 #[cfg(feature = "metrics")]
 mod metrics;
 mod state;

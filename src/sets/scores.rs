@@ -1,17 +1,15 @@
 //! Members ordered by score: the data structure of [`SortedSet`](crate::SortedSet) and
 //! [`ExpiringSet`](crate::ExpiringSet), without locks.
 //!
-//! 1. Each member has a slot, and the slot is in the table.
-//! 2. The slot of a removed member is stale: it stays in the table for a time, but its key is not in the
-//!    order. Taking a slot out of the table waits for memory; if many are taken out together, their waits
+//! 1. Each member has a slot, and the slot is in the index.
+//! 2. The slot of a removed member is stale: it stays in the index for a time, but its key is not in the
+//!    order. Taking a slot out of the index waits for memory; if many are taken out together, their waits
 //!    overlap.
 //! 3. There are at most three times as many slots as members, plus [`SLOT_SLACK`].
 //! 4. `Eq` of members, and `Ord` and `Clone` of scores, may be user code and panic. They are called before a
 //!    change. Removal goes by rank and calls none of them.
 //! 5. This may be behind a lock, so nothing of the user's types is dropped here. Removed values are put in a
 //!    [`Drained`], returned, or put in the drop queue, to be dropped by the caller after unlock.
-
-mod slot_table;
 
 use std::{
     hash::{BuildHasher, Hash},
@@ -22,13 +20,15 @@ use std::{
 use equivalent::Equivalent;
 use smallvec::SmallVec;
 
-use self::slot_table::SlotTable;
 use crate::{
-    engine::panics::drop_all,
+    engine::{
+        panics::drop_all,
+        slot_index::{Slot, SlotIndex},
+    },
     sets::rank_tree::{Leaf, RankTree},
 };
 
-/// Number of stale slots that are taken out of the table together.
+/// Number of stale slots that are taken out of the index together.
 const STALE_BATCH: usize = 32;
 
 /// Number of slots in excess of three per member that is tolerated: fewer are not worth a rebuild.
@@ -44,10 +44,10 @@ pub(crate) struct Scores<S, T> {
     /// `None` would wait for memory.
     slots: Vec<Option<OrderKey<S>>>,
     /// Slots by the hash of their members. It has no references to members, as those move within the tree.
-    table: SlotTable,
-    /// Slots of removed members that are still in the table.
+    index: SlotIndex,
+    /// Slots of removed members that are still in the index.
     stale: Vec<Slot>,
-    /// Slots that are not in the table and can be reused.
+    /// Slots that are not in the index and can be reused.
     free: Vec<u32>,
     /// Sequence number of the next insertion.
     next_sequence: u64,
@@ -61,13 +61,6 @@ struct Member<T> {
     slot: Slot,
 }
 
-/// Index of a member's key in `slots`, and the hash under which the table has it.
-#[derive(Clone, Copy)]
-struct Slot {
-    number: u32,
-    hash: u32,
-}
-
 /// Removed members. Created before the lock is taken, and dropped after unlock.
 pub(crate) struct Drained<S, T> {
     inline: SmallVec<[(S, T); INLINE_DRAINED]>,
@@ -76,14 +69,12 @@ pub(crate) struct Drained<S, T> {
     old_slots: Option<OldSlots<S>>,
 }
 
-type OldSlots<S> = (Vec<Option<OrderKey<S>>>, SlotTable);
+type OldSlots<S> = (Vec<Option<OrderKey<S>>>, SlotIndex);
 
 /// Returns the hash under which a member is stored.
 #[inline]
 pub(crate) fn hash_of<Q: Hash + ?Sized>(hasher: &impl BuildHasher, member: &Q) -> u32 {
-    let hash = hasher.hash_one(member);
-    // Folded, since `SlotTable` uses all 32 bits: the lowest as an index, the highest as a tag.
-    (hash ^ (hash >> 32)) as u32
+    Slot::fold(hasher.hash_one(member))
 }
 
 impl<S, T> Scores<S, T> {
@@ -91,7 +82,7 @@ impl<S, T> Scores<S, T> {
         Self {
             members: RankTree::new(),
             slots: Vec::new(),
-            table: SlotTable::default(),
+            index: SlotIndex::default(),
             stale: Vec::new(),
             free: Vec::new(),
             next_sequence: 0,
@@ -187,12 +178,12 @@ impl<S, T> Scores<S, T> {
     fn rebuild(&mut self) -> OldSlots<S> {
         let len = self.members.len();
         let mut slots = Vec::with_capacity(len);
-        let mut table = SlotTable::with_capacity(len);
+        let mut index = SlotIndex::default();
         self.members.for_each_mut(|_, Member { slot, .. }| {
             let key = self.slots[slot.number as usize].take();
             slot.number = slots.len() as u32;
             slots.push(key);
-            table.insert(slot.hash, slot.number);
+            index.insert(*slot);
         });
         if needs_drop::<S>() {
             let keys = self.slots.iter_mut().filter_map(Option::take);
@@ -200,29 +191,16 @@ impl<S, T> Scores<S, T> {
         }
         self.stale = Vec::new();
         self.free = Vec::new();
-        (mem::replace(&mut self.slots, slots), mem::replace(&mut self.table, table))
+        (mem::replace(&mut self.slots, slots), mem::replace(&mut self.index, index))
     }
 
-    /// Replaces the full table by a larger one, or by one without the stale slots.
-    #[cold]
-    fn replace_table(&mut self) {
-        // Room for a quarter more, so that the new table is not full again soon. Stale slots are not inserted, and so
-        // are free.
-        let mut table = SlotTable::with_capacity((self.members.len() + 1) * 5 / 4);
-        self.members.for_each(0..self.members.len(), |_, Member { slot, .. }| {
-            table.insert(slot.hash, slot.number);
-        });
-        self.table = table;
-        self.free.extend(self.stale.drain(..).map(|slot| slot.number));
-    }
-
-    /// Takes the most recent stale slots out of the table.
+    /// Takes the most recent stale slots out of the index.
     #[cold]
     fn free_stale_slots(&mut self) {
         // The iterations are independent, so that the processor loads memory for many of them at once.
-        for Slot { number, hash } in self.stale.drain(self.stale.len() - STALE_BATCH..) {
-            self.table.remove(hash, number);
-            self.free.push(number);
+        for slot in self.stale.drain(self.stale.len() - STALE_BATCH..) {
+            self.index.remove(slot);
+            self.free.push(slot.number);
         }
     }
 }
@@ -241,7 +219,7 @@ impl<S: Ord + Clone, T> Scores<S, T> {
                 self.insert_new(score, hash, member);
                 None
             }
-            Some((rank, number)) => Some(self.move_to(score, rank, Slot { number, hash }, member)),
+            Some((rank, slot)) => Some(self.move_to(score, rank, slot, member)),
         }
     }
 
@@ -251,7 +229,7 @@ impl<S: Ord + Clone, T> Scores<S, T> {
         Q: Equivalent<T> + ?Sized,
     {
         let (rank, slot) = self.find_slot(hash, member)?;
-        let (score, _) = self.slots[slot as usize].as_ref()?;
+        let (score, _) = self.slots[slot.number as usize].as_ref()?;
         Some((rank, score))
     }
 
@@ -273,9 +251,6 @@ impl<S: Ord + Clone, T> Scores<S, T> {
 
     #[inline]
     fn insert_new(&mut self, score: S, hash: u32, member: &mut Option<T>) {
-        if self.table.is_full() {
-            self.replace_table();
-        }
         if self.free.is_empty() && self.stale.len() >= STALE_BATCH {
             self.free_stale_slots();
         }
@@ -290,7 +265,7 @@ impl<S: Ord + Clone, T> Scores<S, T> {
             Some(_) => self.slots[number as usize] = Some(key),
             None => self.slots.push(Some(key)),
         }
-        self.table.insert(hash, number);
+        self.index.insert(slot);
     }
 
     fn move_to(&mut self, score: S, rank: usize, slot: Slot, member: &mut Option<T>) -> S {
@@ -310,14 +285,14 @@ impl<S: Ord + Clone, T> Scores<S, T> {
     }
 
     #[inline]
-    fn find_slot<Q>(&self, hash: u32, member: &Q) -> Option<(usize, u32)>
+    fn find_slot<Q>(&self, hash: u32, member: &Q) -> Option<(usize, Slot)>
     where
         Q: Equivalent<T> + ?Sized,
     {
         let mut rank = 0;
-        let found = self.table.find(hash, |slot| {
+        let found = self.index.find(hash, |slot| {
             // The key of a stale slot is not in the order, so that `find` skips it.
-            let key = self.slots[slot as usize].as_ref();
+            let key = self.slots[slot.number as usize].as_ref();
             let found = key.and_then(|key| self.members.find(key));
             found.is_some_and(|(at, found)| {
                 rank = at;

@@ -10,10 +10,9 @@
 
 use std::{cmp::Reverse, collections::BTreeMap};
 
-use super::key_index::Location;
-use crate::engine::clock::Deadline;
 #[cfg(feature = "metrics")]
 use crate::engine::clock::Tick;
+use crate::engine::{clock::Deadline, slot_index::Slot};
 
 /// Maximum number of timers in a bucket. A removal scans its bucket, so larger ones would cost more; smaller ones would
 /// make the tree of buckets larger.
@@ -30,7 +29,7 @@ pub(super) struct Timer {
     pub(super) deadline: Deadline,
     /// Orders timers with equal deadlines. Unique among all timers.
     pub(super) sequence: u64,
-    pub(super) location: Location,
+    pub(super) slot: Slot,
 }
 
 /// Deadline in the upper 64 bits and sequence number in the lower ones, so that one comparison orders two
@@ -215,8 +214,8 @@ mod tests {
                     Op::Insert(at, count, step) => for i in 0..count as i64 {
                         let at = (at as i64 + i * step).unsigned_abs();
                         sequence += 1;
-                        let location = Location { slot: sequence as u32, hash: at as u32 };
-                        queue.insert(Timer { deadline: deadline(at), sequence, location });
+                        let slot = Slot { number: sequence as u32, hash: at as u32 };
+                        queue.insert(Timer { deadline: deadline(at), sequence, slot });
                         model.insert((at, sequence));
                     },
                     Op::Remove(which) if !model.is_empty() => {
@@ -226,7 +225,7 @@ mod tests {
                     }
                     Op::Remove(_) => {}
                     Op::TakeFirst(count) => for _ in 0..count {
-                        let first = queue.first(|_| ()).map(|timer| (u64::from(timer.location.hash), timer.sequence));
+                        let first = queue.first(|_| ()).map(|timer| (u64::from(timer.slot.hash), timer.sequence));
                         prop_assert_eq!(first, model.pop_first());
                         queue.remove_first();
                     },

@@ -1,6 +1,6 @@
 //! Entries of a timeout dictionary: a data structure without clock and lock.
 //!
-//! 1. The location of each entry is in `by_key`.
+//! 1. The slot of each entry is in `by_key`.
 //! 2. An entry with a deadline is in `deadlines` or, while it is leased, in `leases`, except if the lease
 //!    never ends. An entry that failed too often is in `dead`. All other entries are in no queue.
 //! 3. Each sequence number is used once, for a deadline or for a claim. A claim is void unless its number is
@@ -21,14 +21,12 @@ use equivalent::Equivalent;
 use rand::rngs::SmallRng;
 use slab::Slab;
 
-use super::{
-    deadline_queue::{DeadlineQueue, Timer},
-    key_index::{KeyIndex, Location},
-};
+use super::deadline_queue::{DeadlineQueue, Timer};
 use crate::engine::{
     clock::{Deadline, Now, Tick},
     hasher::DefaultHasher,
     retries::Retries,
+    slot_index::{Slot, SlotIndex},
 };
 
 /// Capacity up to which the memory is kept when the last entry is removed, so that a dictionary that is often
@@ -37,7 +35,7 @@ const MIN_CAPACITY: usize = 1_024;
 
 pub(super) struct Entries<K, V> {
     slots: Slab<Entry<K, V>>,
-    by_key: KeyIndex,
+    by_key: SlotIndex,
     deadlines: DeadlineQueue,
     /// Ends of leases.
     leases: DeadlineQueue,
@@ -90,11 +88,11 @@ pub(super) struct ClaimedEntry<K, V> {
     pub(super) id: ClaimId,
 }
 
-/// Identity of a claim: its location and number. The number is needed because the location may hold another
+/// Identity of a claim: its slot and number. The number is needed because the slot may hold another
 /// entry by now.
 #[derive(Clone, Copy)]
 pub(super) struct ClaimId {
-    location: Location,
+    slot: Slot,
     sequence: u64,
 }
 
@@ -127,7 +125,7 @@ impl<K, V> Entries<K, V> {
     pub(super) fn new(retries: Retries, rng: SmallRng) -> Self {
         Self {
             slots: Slab::new(),
-            by_key: KeyIndex::new(),
+            by_key: SlotIndex::default(),
             deadlines: DeadlineQueue::new(),
             leases: DeadlineQueue::new(),
             dead: DeadlineQueue::new(),
@@ -157,7 +155,7 @@ impl<K, V> Entries<K, V> {
     pub(super) fn due(&mut self, now: Tick) -> DueCounts {
         let ended = self.leases.count_until(now);
         let first_ended = self.leases.first(|_| ()).filter(|first| first.deadline.is_expired(now));
-        let first_ended = first_ended.map(|first| self.entry(first.location).deadline);
+        let first_ended = first_ended.map(|first| self.entry(first.slot).deadline);
         let first_due = self.first_due(&now).map(|first| first.deadline);
         let first = [first_due, first_ended].into_iter().flatten().filter_map(Deadline::tick);
         DueCounts {
@@ -177,13 +175,13 @@ impl<K, V> Entries<K, V> {
     where
         K: Eq,
     {
-        let hash = Location::fold(hash);
+        let hash = Slot::fold(hash);
         let Some((key, value)) = new else { return };
         match self.find(hash, key) {
-            Some(location) => {
-                self.reschedule(location, deadline);
-                self.forget_attempts(location);
-                mem::swap(&mut self.entry_mut(location).value, value);
+            Some(slot) => {
+                self.reschedule(slot, deadline);
+                self.forget_attempts(slot);
+                mem::swap(&mut self.entry_mut(slot).value, value);
             }
             None => {
                 if let Some((key, value)) = new.take() {
@@ -198,7 +196,7 @@ impl<K, V> Entries<K, V> {
     where
         K: Eq,
     {
-        let hash = Location::fold(hash);
+        let hash = Slot::fold(hash);
         if let Some((key, value)) = new.take_if(|(key, _)| self.find(hash, key).is_none()) {
             self.insert_new(hash, key, value, deadline);
         }
@@ -208,18 +206,18 @@ impl<K, V> Entries<K, V> {
     where
         Q: Equivalent<K> + ?Sized,
     {
-        self.find(Location::fold(hash), key).map(|location| &self.entry(location).value)
+        self.find(Slot::fold(hash), key).map(|slot| &self.entry(slot).value)
     }
 
     pub(super) fn deadline<Q>(&mut self, hash: u64, key: &Q, now: &impl Now) -> Option<Deadline>
     where
         Q: Equivalent<K> + ?Sized,
     {
-        let location = self.find(Location::fold(hash), key)?;
-        self.end_lease_of(location, now);
-        Some(match self.is_dead(location) {
+        let slot = self.find(Slot::fold(hash), key)?;
+        self.end_lease_of(slot, now);
+        Some(match self.is_dead(slot) {
             true => Deadline::PERSISTENT,
-            false => self.entry(location).deadline,
+            false => self.entry(slot).deadline,
         })
     }
 
@@ -234,24 +232,24 @@ impl<K, V> Entries<K, V> {
     where
         Q: Equivalent<K> + ?Sized,
     {
-        let location = self.find(Location::fold(hash), key)?;
+        let slot = self.find(Slot::fold(hash), key)?;
         // A lease that has ended may leave its entry dead. This must not depend on whether an earlier call
         // noticed its end.
-        self.end_lease_of(location, &now);
-        let &Entry { deadline: old, queued_in, claim, .. } = self.entry(location);
+        self.end_lease_of(slot, &now);
+        let &Entry { deadline: old, queued_in, claim, .. } = self.entry(slot);
         if matches!(queued_in, QueuedIn::Dead) {
             return None;
         }
         // The claim becomes void, which is a failed attempt. If its lease has ended, that was counted.
         self.counts.failed += u64::from(claim != 0 && !matches!(queued_in, QueuedIn::Deadlines));
-        if self.has_exhausted_attempts(location) {
+        if self.has_exhausted_attempts(slot) {
             // Its last allowed claim is still held, and becomes void here, which is its failure.
-            self.dequeue(location);
-            self.move_to_dead(location, now.into());
-            self.entry_mut(location).claim = 0;
+            self.dequeue(slot);
+            self.move_to_dead(slot, now.into());
+            self.entry_mut(slot).claim = 0;
             return None;
         }
-        self.reschedule(location, deadline);
+        self.reschedule(slot, deadline);
         Some(old)
     }
 
@@ -259,9 +257,9 @@ impl<K, V> Entries<K, V> {
     where
         Q: Equivalent<K> + ?Sized,
     {
-        let location = self.find(Location::fold(hash), key)?;
-        self.dequeue(location);
-        Some(self.remove_at(location))
+        let slot = self.find(Slot::fold(hash), key)?;
+        self.dequeue(slot);
+        Some(self.remove_at(slot))
     }
 
     /// Removes and returns all entries. Sequence numbers continue, so that old claims are void.
@@ -288,9 +286,9 @@ impl<K, V> Entries<K, V> {
     /// Removes and returns the first due entry.
     pub(super) fn take_first(&mut self, now: &impl Now) -> Option<(K, V)> {
         let first = self.first_due(now)?;
-        self.remove_first_deadline(first.location);
+        self.remove_first_deadline(first.slot);
         self.counts.taken += 1;
-        Some(self.remove_at(first.location))
+        Some(self.remove_at(first.slot))
     }
 
     /// Returns the earliest time at which an entry may be due, and sets it as wake deadline: an addition that
@@ -325,11 +323,11 @@ impl<K, V> Entries<K, V> {
         first.unwrap_or(Deadline::PERSISTENT)
     }
 
-    fn find<Q>(&self, hash: u32, key: &Q) -> Option<Location>
+    fn find<Q>(&self, hash: u32, key: &Q) -> Option<Slot>
     where
         Q: Equivalent<K> + ?Sized,
     {
-        self.by_key.find(hash, |location| key.equivalent(&self.entry(location).key))
+        self.by_key.find(hash, |slot| key.equivalent(&self.entry(slot).key))
     }
 
     /// Returns the first timer if it is due.
@@ -338,9 +336,9 @@ impl<K, V> Entries<K, V> {
         // Entries with successive deadlines are scattered in memory. Loading them together makes the waits
         // for memory overlap.
         let prefetch = |timer: &Timer| {
-            let entry = slots.get(timer.location.slot as usize);
+            let entry = slots.get(timer.slot.number as usize);
             black_box(entry.map(|e| (e.deadline, e.sequence, e.claim, e.lease_end)));
-            by_key.prefetch(timer.location);
+            by_key.prefetch(timer.slot);
         };
         self.deadlines.first(prefetch).filter(|first| now.is_expired(first.deadline))
     }
@@ -358,69 +356,69 @@ impl<K, V> Entries<K, V> {
             queued_in: QueuedIn::None,
         };
         let vacant = self.slots.vacant_entry();
-        // 32 bits, so that a location fits into one word of the index.
-        let slot = u32::try_from(vacant.key()).expect("there are fewer than 2^32 entries");
+        // 32 bits, so that a slot fits into one word of the index.
+        let number = u32::try_from(vacant.key()).expect("there are fewer than 2^32 entries");
         vacant.insert(entry);
-        let location = Location { slot, hash };
-        self.by_key.insert(location);
-        self.enqueue(location);
+        let slot = Slot { number, hash };
+        self.by_key.insert(slot);
+        self.enqueue(slot);
     }
 
     /// Sets a new deadline. A claim on the entry becomes void.
-    fn reschedule(&mut self, location: Location, deadline: Deadline) {
-        self.dequeue(location);
+    fn reschedule(&mut self, slot: Slot, deadline: Deadline) {
+        self.dequeue(slot);
         let sequence = self.next_sequence();
-        let entry = self.entry_mut(location);
+        let entry = self.entry_mut(slot);
         entry.deadline = deadline;
         entry.sequence = sequence;
         entry.claim = 0;
-        self.enqueue(location);
+        self.enqueue(slot);
     }
 
     /// Makes the next delivery of an entry its first.
-    fn forget_attempts(&mut self, location: Location) {
-        if matches!(self.entry(location).queued_in, QueuedIn::Deadlines) {
-            self.resting_len -= self.is_retry(location);
+    fn forget_attempts(&mut self, slot: Slot) {
+        if matches!(self.entry(slot).queued_in, QueuedIn::Deadlines) {
+            self.resting_len -= self.is_retry(slot);
         }
-        self.entry_mut(location).attempts = 0;
-        self.clear_reason(location);
+        self.entry_mut(slot).attempts = 0;
+        self.clear_reason(slot);
     }
 
-    fn clear_reason(&mut self, location: Location) {
+    fn clear_reason(&mut self, slot: Slot) {
         if !self.reasons.is_empty() {
-            self.reasons.remove(&location.slot);
+            self.reasons.remove(&slot.number);
         }
     }
 
     /// Adds an entry that is in no queue to `deadlines`, if it has a deadline.
-    fn enqueue(&mut self, location: Location) {
-        let entry = self.entry_mut(location);
+    fn enqueue(&mut self, slot: Slot) {
+        let entry = self.entry_mut(slot);
         if entry.deadline.is_persistent() {
             entry.queued_in = QueuedIn::None;
             return;
         }
         entry.queued_in = QueuedIn::Deadlines;
-        let timer = Timer { deadline: entry.deadline, sequence: entry.sequence, location };
+        let timer = Timer { deadline: entry.deadline, sequence: entry.sequence, slot };
         self.deadlines.insert(timer);
-        self.resting_len += self.is_retry(location);
+        self.resting_len += self.is_retry(slot);
         self.request_wake_before(timer.deadline);
     }
 
     /// Removes the entry of the first timer from `deadlines`.
-    fn remove_first_deadline(&mut self, location: Location) {
+    fn remove_first_deadline(&mut self, slot: Slot) {
         self.deadlines.remove_first();
-        self.resting_len -= self.is_retry(location);
+        self.resting_len -= self.is_retry(slot);
     }
 
     /// Returns 1 if an attempt to process the entry has failed, and otherwise 0.
-    fn is_retry(&self, location: Location) -> usize {
-        usize::from(self.entry(location).attempts > 0)
+    fn is_retry(&self, slot: Slot) -> usize {
+        usize::from(self.entry(slot).attempts > 0)
     }
 
     /// Removes an entry from its queue, if it is in one.
-    fn dequeue(&mut self, location: Location) {
-        let is_retry = self.is_retry(location);
-        let entry = &mut self.slots[location.slot as usize];
+    fn dequeue(&mut self, slot: Slot) {
+        let is_retry = self.is_retry(slot);
+        let entry = &mut self.slots[slot.number as usize];
         match mem::replace(&mut entry.queued_in, QueuedIn::None) {
             QueuedIn::None => {}
             QueuedIn::Deadlines => {
@@ -436,15 +434,15 @@ impl<K, V> Entries<K, V> {
     }
 
     /// Removes an entry that is in no queue.
-    fn remove_at(&mut self, location: Location) -> (K, V) {
+    fn remove_at(&mut self, slot: Slot) -> (K, V) {
         // Before the search in the index: its branches are hard to predict, so the processor would not start
         // this memory access early after it.
-        let entry = self.slots.remove(location.slot as usize);
-        self.by_key.remove(location);
-        self.clear_reason(location);
+        let entry = self.slots.remove(slot.number as usize);
+        self.by_key.remove(slot);
+        self.clear_reason(slot);
         if self.slots.is_empty() && self.slots.capacity() > MIN_CAPACITY {
             self.slots = Slab::new();
-            self.by_key = KeyIndex::new();
+            self.by_key = SlotIndex::default();
             self.reasons = HashMap::default();
         }
         (entry.key, entry.value)
@@ -467,12 +465,12 @@ impl<K, V> Entries<K, V> {
         self.last_sequence
     }
 
-    /// Returns the entry of a location that is in the index or in a queue, and therefore occupied.
-    fn entry(&self, location: Location) -> &Entry<K, V> {
-        &self.slots[location.slot as usize]
+    /// Returns the entry of a slot that is in the index or in a queue, and therefore occupied.
+    fn entry(&self, slot: Slot) -> &Entry<K, V> {
+        &self.slots[slot.number as usize]
     }
 
-    fn entry_mut(&mut self, location: Location) -> &mut Entry<K, V> {
-        &mut self.slots[location.slot as usize]
+    fn entry_mut(&mut self, slot: Slot) -> &mut Entry<K, V> {
+        &mut self.slots[slot.number as usize]
     }
 }

@@ -2,7 +2,7 @@
 
 use equivalent::Equivalent;
 
-use super::{Entries, Location, QueuedIn, Timer};
+use super::{Entries, QueuedIn, Slot, Timer};
 use crate::{
     engine::clock::{Deadline, Now},
     timeout_dict::DeadLetter,
@@ -12,8 +12,8 @@ impl<K, V> Entries<K, V> {
     /// Removes and returns the entry that has been dead for longest.
     pub(in crate::timeout_dict) fn take_dead(&mut self) -> Option<(K, V)> {
         let first = self.dead.first(|_| ())?;
-        self.dequeue(first.location);
-        Some(self.remove_at(first.location))
+        self.dequeue(first.slot);
+        Some(self.remove_at(first.slot))
     }
 
     /// Returns dead letters in the order in which the entries became dead.
@@ -23,12 +23,12 @@ impl<K, V> Entries<K, V> {
         V: Clone,
     {
         self.dead.iter().map(|timer| {
-            let entry = self.entry(timer.location);
+            let entry = self.entry(timer.slot);
             DeadLetter {
                 key: entry.key.clone(),
                 value: entry.value.clone(),
                 attempts: entry.attempts,
-                reason: self.reasons.get(&timer.location.slot).map(|reason| reason.to_string()),
+                reason: self.reasons.get(&timer.slot.number).map(|reason| reason.to_string()),
             }
         })
     }
@@ -49,31 +49,31 @@ impl<K, V> Entries<K, V> {
     where
         Q: Equivalent<K> + ?Sized,
     {
-        let Some(location) = self.find(Location::fold(hash), key) else { return false };
-        self.end_lease_of(location, now);
-        if !self.is_dead(location) {
+        let Some(slot) = self.find(Slot::fold(hash), key) else { return false };
+        self.end_lease_of(slot, now);
+        if !self.is_dead(slot) {
             return false;
         }
-        self.reschedule(location, deadline);
-        self.forget_attempts(location);
+        self.reschedule(slot, deadline);
+        self.forget_attempts(slot);
         true
     }
 
-    pub(super) fn is_dead(&self, location: Location) -> bool {
-        matches!(self.entry(location).queued_in, QueuedIn::Dead)
+    pub(super) fn is_dead(&self, slot: Slot) -> bool {
+        matches!(self.entry(slot).queued_in, QueuedIn::Dead)
     }
 
     /// Adds an entry that is in no queue to `dead`, as dead since `at`. A claim on it is not void yet: a late
     /// holder may still acknowledge it.
-    pub(super) fn move_to_dead(&mut self, location: Location, at: Deadline) {
+    pub(super) fn move_to_dead(&mut self, slot: Slot, at: Deadline) {
         let sequence = self.next_sequence();
-        let entry = self.entry_mut(location);
+        let entry = self.entry_mut(slot);
         // It keeps its deadline, since a late holder may also extend its lease: then the entry is no longer
         // dead, and `ttl` reports that deadline again.
         entry.sequence = sequence;
         entry.lease_end = at;
         entry.queued_in = QueuedIn::Dead;
-        self.dead.insert(Timer { deadline: at, sequence, location });
+        self.dead.insert(Timer { deadline: at, sequence, slot });
         self.dead_len += 1;
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rand::RngExt;
 
-use super::{ClaimId, ClaimedEntry, Entries, Location, QueuedIn, Timer};
+use super::{ClaimId, ClaimedEntry, Entries, QueuedIn, Slot, Timer};
 use crate::engine::clock::{Deadline, Now, Tick};
 
 /// Maximum number of leases that end under one lock, which takes about 0.2 ms.
@@ -22,26 +22,26 @@ impl<K, V> Entries<K, V> {
                 return false;
             };
             self.leases.remove_first();
-            self.leave_lease(first.location);
+            self.leave_lease(first.slot);
         }
         true
     }
 
     /// Does the same for one entry, so that calls for one key need not end all other leases.
-    pub(super) fn end_lease_of(&mut self, location: Location, now: &impl Now) {
-        let entry = self.entry(location);
+    pub(super) fn end_lease_of(&mut self, slot: Slot, now: &impl Now) {
+        let entry = self.entry(slot);
         if matches!(entry.queued_in, QueuedIn::Leases) && now.is_expired(entry.lease_end) {
             self.leases.remove(entry.lease_end, entry.claim);
-            self.leave_lease(location);
+            self.leave_lease(slot);
         }
     }
 
     /// Moves an entry on, whose lease has ended and is no longer in `leases`.
-    fn leave_lease(&mut self, location: Location) {
+    fn leave_lease(&mut self, slot: Slot) {
         self.counts.failed += 1;
-        match self.has_exhausted_attempts(location) {
-            true => self.move_to_dead(location, self.entry(location).lease_end),
-            false => self.enqueue(location),
+        match self.has_exhausted_attempts(slot) {
+            true => self.move_to_dead(slot, self.entry(slot).lease_end),
+            false => self.enqueue(slot),
         }
     }
 
@@ -56,12 +56,12 @@ impl<K, V> Entries<K, V> {
         V: Clone,
     {
         let first = self.first_due(&now)?;
-        let entry = self.entry(first.location);
+        let entry = self.entry(first.slot);
         // User code, which may panic: before anything is changed.
         let (key, value) = (entry.key.clone(), entry.value.clone());
-        self.remove_first_deadline(first.location);
-        let id = ClaimId { location: first.location, sequence: self.next_sequence() };
-        let entry = self.entry_mut(first.location);
+        self.remove_first_deadline(first.slot);
+        let id = ClaimId { slot: first.slot, sequence: self.next_sequence() };
+        let entry = self.entry_mut(first.slot);
         entry.claim = id.sequence;
         entry.attempts = entry.attempts.saturating_add(1);
         let attempts = entry.attempts;
@@ -76,8 +76,8 @@ impl<K, V> Entries<K, V> {
             return None;
         }
         self.counts.acked += 1;
-        self.dequeue(claim.location);
-        Some(self.remove_at(claim.location))
+        self.dequeue(claim.slot);
+        Some(self.remove_at(claim.slot))
     }
 
     /// Sets the end of the lease. Returns `false` if the claim is void.
@@ -90,8 +90,8 @@ impl<K, V> Entries<K, V> {
         if self.is_void(claim) {
             return false;
         }
-        self.end_lease_of(claim.location, &now);
-        self.dequeue(claim.location);
+        self.end_lease_of(claim.slot, &now);
+        self.dequeue(claim.slot);
         self.enqueue_lease(claim, end);
         true
     }
@@ -107,12 +107,12 @@ impl<K, V> Entries<K, V> {
         if self.is_void(claim) {
             return false;
         }
-        self.end_lease_of(claim.location, &now);
-        if self.is_dead(claim.location) || self.has_lease_ended(claim.location) {
+        self.end_lease_of(claim.slot, &now);
+        if self.is_dead(claim.slot) || self.has_lease_ended(claim.slot) {
             return false;
         }
         self.return_entry(claim, None, now);
-        self.reasons.insert(claim.location.slot, reason);
+        self.reasons.insert(claim.slot.number, reason);
         true
     }
 
@@ -122,12 +122,12 @@ impl<K, V> Entries<K, V> {
             return false;
         }
         // A dead entry returns from `dead`, like one whose late holder extends its lease.
-        self.dequeue(claim.location);
-        let entry = self.entry_mut(claim.location);
+        self.dequeue(claim.slot);
+        let entry = self.entry_mut(claim.slot);
         entry.claim = 0;
         entry.attempts -= 1;
         // The deadline has passed, as the entry was claimed.
-        self.enqueue(claim.location);
+        self.enqueue(claim.slot);
         true
     }
 
@@ -142,52 +142,52 @@ impl<K, V> Entries<K, V> {
         if self.is_void(claim) {
             return false;
         }
-        let location = claim.location;
+        let slot = claim.slot;
         // So that the result does not depend on whether an earlier call noticed the end of the lease.
-        self.end_lease_of(location, &now);
+        self.end_lease_of(slot, &now);
         // Otherwise the end of its lease was already counted as the failure.
-        self.counts.failed += u64::from(!self.is_dead(location) && !self.has_lease_ended(location));
-        if self.is_dead(location) || delay.is_none() && self.has_lease_ended(location) {
+        self.counts.failed += u64::from(!self.is_dead(slot) && !self.has_lease_ended(slot));
+        if self.is_dead(slot) || delay.is_none() && self.has_lease_ended(slot) {
             // The end of the lease already moved it to its queue.
-        } else if self.has_exhausted_attempts(location) {
-            self.dequeue(location);
-            self.move_to_dead(location, now.into());
+        } else if self.has_exhausted_attempts(slot) {
+            self.dequeue(slot);
+            self.move_to_dead(slot, now.into());
         } else {
-            let attempts = self.entry(location).attempts;
+            let attempts = self.entry(slot).attempts;
             let delay = delay.unwrap_or_else(|| self.retries.backoff(attempts, self.rng.random()));
-            self.reschedule(location, now.after(delay));
+            self.reschedule(slot, now.after(delay));
         }
         // Last, as removing the lease from its queue needs the number.
-        self.entry_mut(location).claim = 0;
+        self.entry_mut(slot).claim = 0;
         true
     }
 
     /// Returns whether the current claim of an entry is its last allowed attempt. The entry must not be dead.
-    pub(super) fn has_exhausted_attempts(&self, location: Location) -> bool {
-        self.retries.is_exhausted(self.entry(location).attempts)
+    pub(super) fn has_exhausted_attempts(&self, slot: Slot) -> bool {
+        self.retries.is_exhausted(self.entry(slot).attempts)
     }
 
     /// Returns whether the entry is back in `deadlines`, because its lease has ended.
-    fn has_lease_ended(&self, location: Location) -> bool {
-        matches!(self.entry(location).queued_in, QueuedIn::Deadlines)
+    fn has_lease_ended(&self, slot: Slot) -> bool {
+        matches!(self.entry(slot).queued_in, QueuedIn::Deadlines)
     }
 
     /// Adds an entry that is in no queue to `leases`, if the lease has an end.
     fn enqueue_lease(&mut self, claim: ClaimId, end: Deadline) {
-        let entry = self.entry_mut(claim.location);
+        let entry = self.entry_mut(claim.slot);
         if end.is_persistent() {
             entry.queued_in = QueuedIn::None;
             return;
         }
         entry.queued_in = QueuedIn::Leases;
         entry.lease_end = end;
-        let timer = Timer { deadline: end, sequence: claim.sequence, location: claim.location };
+        let timer = Timer { deadline: end, sequence: claim.sequence, slot: claim.slot };
         self.leases.insert(timer);
         self.request_wake_before(end);
     }
 
     fn is_void(&self, claim: ClaimId) -> bool {
-        let entry = self.slots.get(claim.location.slot as usize);
+        let entry = self.slots.get(claim.slot.number as usize);
         entry.is_none_or(|entry| entry.claim != claim.sequence)
     }
 }
@@ -251,7 +251,7 @@ mod tests {
             let (claim, later) = (claimed[7].id, now.later(1_000));
             assert_eq!((claimed[7].key, entries.leases.iter().count() as u64), (7, MANY));
             call(&mut entries, claim, later);
-            let others = |timer: &Timer| timer.location.hash != Location::fold(7);
+            let others = |timer: &Timer| timer.slot.hash != Slot::fold(7);
             let left = |entries: &Entries<u64, ()>| entries.leases.iter().filter(others).count();
             assert_eq!(left(&entries) as u64, MANY - 1, "{name}");
             assert!(entries.end_leases(&later), "{name}: more have ended");

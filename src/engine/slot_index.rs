@@ -1,6 +1,6 @@
-//! Hash index from keys to entries: open addressing with one word per place, so that a lookup or a change
-//! accesses one place in memory and never the entries of other keys. The table of hashbrown accesses two, and
-//! its removals leave tombstones until it is rebuilt; docs/timeout-dict.md has the cost.
+//! Hash index from keys to slots: open addressing with one word per place, so that a lookup or a change accesses one
+//! place in memory and never the entries of other keys. The table of hashbrown accesses two, and its removals leave
+//! tombstones until it is rebuilt; docs/sets.md and docs/timeout-dict.md have the cost.
 //!
 //! 1. There is no free place between the home of a word and the place that holds it.
 //! 2. At most two thirds of the places are taken. After a removal at least one eighth is, or there are
@@ -8,34 +8,31 @@
 
 use std::{hint::black_box, mem};
 
-/// Minimum number of places in an index that is not empty. A power of two, as `after` requires.
-const MIN_PLACES: usize = 16;
+/// Minimum number of places in an index that is not empty: a cache line. A power of two, as `after` requires.
+const MIN_PLACES: usize = 8;
 
-pub(super) struct KeyIndex {
+#[derive(Default)]
+pub(crate) struct SlotIndex {
     /// Empty, or a power of two.
-    words: Box<[Location]>,
+    words: Box<[Slot]>,
     len: usize,
 }
 
-/// Slot of an entry and hash of its key. With the hash, the index moves and finds a word without reading the
+/// Number of an entry's slot and hash of its key. With the hash, the index moves and finds a word without reading the
 /// entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Location {
-    pub(super) slot: u32,
-    pub(super) hash: u32,
+pub(crate) struct Slot {
+    pub(crate) number: u32,
+    pub(crate) hash: u32,
 }
 
-/// Marks a free place; no entry has the slot `u32::MAX`.
-const FREE: Location = Location { slot: u32::MAX, hash: 0 };
+/// Marks a free place; no slot has the number `u32::MAX`.
+const FREE: Slot = Slot { number: u32::MAX, hash: 0 };
 
-impl KeyIndex {
-    pub(super) fn new() -> Self {
-        Self { words: Box::default(), len: 0 }
-    }
-
-    /// Returns the entry with this hash that `matches`.
+impl SlotIndex {
+    /// Returns the slot with this hash that `matches`.
     #[inline]
-    pub(super) fn find(&self, hash: u32, matches: impl Fn(Location) -> bool) -> Option<Location> {
+    pub(crate) fn find(&self, hash: u32, mut matches: impl FnMut(Slot) -> bool) -> Option<Slot> {
         if self.len == 0 {
             return None;
         }
@@ -52,21 +49,21 @@ impl KeyIndex {
         }
     }
 
-    /// Adds a location that is not present.
+    /// Adds a slot that is not present.
     #[inline]
-    pub(super) fn insert(&mut self, location: Location) {
+    pub(crate) fn insert(&mut self, slot: Slot) {
         if 3 * (self.len + 1) > 2 * self.words.len() {
             self.resize((2 * self.words.len()).max(MIN_PLACES));
         }
         self.len += 1;
-        self.put(location);
+        self.put(slot);
     }
 
-    /// Removes a location that is present.
+    /// Removes a slot that is present.
     #[inline]
-    pub(super) fn remove(&mut self, location: Location) {
-        let mut hole = self.home(location.hash);
-        while self.words[hole].slot != location.slot {
+    pub(crate) fn remove(&mut self, slot: Slot) {
+        let mut hole = self.home(slot.hash);
+        while self.words[hole].number != slot.number {
             hole = self.after(hole);
         }
         // Moves later words up, so that there is no gap between them and their homes. A tombstone would be
@@ -88,9 +85,9 @@ impl KeyIndex {
         }
     }
 
-    /// Loads the home of `location` into the CPU cache.
-    pub(super) fn prefetch(&self, location: Location) {
-        black_box(self.words[self.home(location.hash)].slot);
+    /// Loads the home of `slot` into the CPU cache.
+    pub(crate) fn prefetch(&self, slot: Slot) {
+        black_box(self.words[self.home(slot.hash)].number);
     }
 
     fn resize(&mut self, places: usize) {
@@ -98,12 +95,12 @@ impl KeyIndex {
         old.into_iter().filter(|word| *word != FREE).for_each(|word| self.put(word));
     }
 
-    fn put(&mut self, location: Location) {
-        let mut place = self.home(location.hash);
+    fn put(&mut self, slot: Slot) {
+        let mut place = self.home(slot.hash);
         while self.words[place] != FREE {
             place = self.after(place);
         }
-        self.words[place] = location;
+        self.words[place] = slot;
     }
 
     /// Uses the upper bits of the hash, so that a resize traverses both tables in order.
@@ -121,9 +118,9 @@ impl KeyIndex {
     }
 }
 
-impl Location {
+impl Slot {
     /// Folds both halves of a hash into one, mixed so that weak hash functions are spread, too.
-    pub(super) fn fold(hash: u64) -> u32 {
+    pub(crate) fn fold(hash: u64) -> u32 {
         // Multiplied, so that all bits affect the upper ones, by which `home` selects a place.
         ((hash ^ (hash >> 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32
     }
@@ -142,25 +139,25 @@ mod tests {
 
     proptest! {
         #[test]
-        fn key_index_finds_inserted_and_not_removed_locations(
+        fn slot_index_finds_inserted_and_not_removed_slots(
             ops in proptest::collection::vec((hash(), proptest::option::of(any::<prop::sample::Index>())), 1..300)
         ) {
-            let mut index = KeyIndex::new();
-            let mut inserted: Vec<Location> = Vec::new();
-            for (slot, (hash, removal)) in (0..).zip(ops) {
+            let mut index = SlotIndex::default();
+            let mut inserted: Vec<Slot> = Vec::new();
+            for (number, (hash, removal)) in (0..).zip(ops) {
                 match removal {
                     Some(which) if !inserted.is_empty() => {
                         index.remove(inserted.swap_remove(which.index(inserted.len())));
                     }
                     _ => {
-                        inserted.push(Location { slot, hash });
-                        index.insert(Location { slot, hash });
+                        inserted.push(Slot { number, hash });
+                        index.insert(Slot { number, hash });
                     }
                 }
-                for location in &inserted {
-                    prop_assert_eq!(index.find(location.hash, |other| other == *location), Some(*location));
+                for slot in &inserted {
+                    prop_assert_eq!(index.find(slot.hash, |other| other == *slot), Some(*slot));
                 }
-                prop_assert_eq!(index.find(hash, |location| !inserted.contains(&location)), None);
+                prop_assert_eq!(index.find(hash, |slot| !inserted.contains(&slot)), None);
                 prop_assert_eq!(index.len, inserted.len());
                 prop_assert!(3 * inserted.len() <= 2 * index.words.len());
             }
@@ -168,12 +165,12 @@ mod tests {
     }
 
     #[test]
-    fn key_index_frees_memory_after_removals() {
-        let location = |slot| Location { slot, hash: Location::fold(u64::from(slot)) };
-        let mut index = KeyIndex::new();
-        (0..100_000).for_each(|slot| index.insert(location(slot)));
-        (0..99_999).for_each(|slot| index.remove(location(slot)));
+    fn slot_index_frees_memory_after_removals() {
+        let slot = |number| Slot { number, hash: Slot::fold(u64::from(number)) };
+        let mut index = SlotIndex::default();
+        (0..100_000).for_each(|number| index.insert(slot(number)));
+        (0..99_999).for_each(|number| index.remove(slot(number)));
         assert_eq!(index.words.len(), MIN_PLACES);
-        assert_eq!(index.find(location(99_999).hash, |_| true), Some(location(99_999)));
+        assert_eq!(index.find(slot(99_999).hash, |_| true), Some(slot(99_999)));
     }
 }
