@@ -4,10 +4,12 @@
 //! are comparable between machines. `FLEETING_QUICK=1` makes the run short, and writes nothing.
 //!
 //! `cargo bench --bench peers -- "get, 1000000 entries, uniform"` prints the rows of the first two tables whose names
-//! contain one of the arguments, and writes nothing. `FLEETING_ROUNDS=31` measures more rounds.
+//! contain one of the arguments, and writes nothing. `FLEETING_ROUNDS=31` measures more rounds. `-- cores` writes
+//! docs/cores.md.
 
 mod bound;
 mod candidates;
+mod cores;
 mod growth;
 mod mass_expiration;
 mod ops;
@@ -25,6 +27,14 @@ fn main() {
     // Cargo adds `--bench`.
     let selected: Vec<String> =
         std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
+    if selected == ["cores"] {
+        let page = cores::page(quick);
+        println!("{page}");
+        if !quick {
+            write_page("cores.md", &page);
+        }
+        return;
+    }
     if !selected.is_empty() {
         println!("{}", runtime.block_on(ops::table(quick, &selected)));
         return println!("{}", runtime.block_on(bound::table(quick, &selected)));
@@ -64,7 +74,12 @@ fn main() {
     std::fs::create_dir_all(docs).expect("docs/ can be created");
     pictures::growth(&format!("{docs}/growth.svg"), &lines);
     pictures::mass_expiration(&format!("{docs}/storm.svg"), &bars);
-    std::fs::write(format!("{docs}/peers.md"), page).expect("docs/peers.md can be written");
+    write_page("peers.md", &page);
+}
+
+fn write_page(name: &str, page: &str) {
+    let path = format!("{}/../../docs/{name}", env!("CARGO_MANIFEST_DIR"));
+    std::fs::write(&path, page).unwrap_or_else(|error| panic!("{path}: {error}"));
 }
 
 /// Returns the version of a dependency in the lock file.
