@@ -1,6 +1,13 @@
 //! `set_limits`: limits that one process changes for all.
 
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering::Relaxed},
+        mpsc,
+    },
+    time::{Duration, Instant as RealInstant},
+};
 
 use fleeting::{
     Limit, Window,
@@ -8,7 +15,10 @@ use fleeting::{
 };
 use futures::FutureExt;
 use redis::AsyncCommands;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::{
+    task::{spawn_blocking, yield_now},
+    time::{Instant, sleep, timeout},
+};
 use tracing::Level;
 
 use super::rate_limiter::{client, limited, strict};
@@ -16,7 +26,7 @@ use crate::{
     clock::{in_time, ms},
     log::Log,
     patience::patience,
-    servers::{Cluster, Server, connect},
+    servers::{Cluster, FakeServer, Reply, Server, connect},
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -62,21 +72,79 @@ async fn set_limits_applies_to_all_processes() {
     }
 }
 
-/// Two changes, of which the second happens right after a poll of the other process.
+/// Two changes, of which the second happens right after a poll. Limits that another process sets are only seen on the
+/// server.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn set_limits_reaches_other_processes_within_a_second() {
     let server = Server::start();
-    let (one, other) =
-        (hourly(&server, Window::Log, 10).await, hourly(&server, Window::Log, 10).await);
+    let limiter = hourly(&server, Window::Log, 10).await;
+    let mut plain = server.plain().await;
     in_time(async || {
         for quota in [11, 12] {
-            let limits = [Limit::per_hour(quota)];
-            one.set_limits(limits.clone()).await.unwrap();
-            let after = wait_for_limits(&other, &limits).await;
+            let stored = format!("[[{quota},3600000000000,null]]");
+            let () = plain.clone().set("fleeting:limit1:changes:{}:limits", stored).await.unwrap();
+            let after = wait_for_limits(&limiter, &[Limit::per_hour(quota)]).await;
             assert!(after < ms(1_000), "{after:?}");
         }
     })
     .await;
+    // As the process that sets them writes them.
+    limiter.set_limits([Limit::per_hour(13)]).await.unwrap();
+    let stored: String = plain.get("fleeting:limit1:changes:{}:limits").await.unwrap();
+    assert_eq!(stored, "[[13,3600000000000,null]]");
+}
+
+#[tokio::test(start_paused = true)]
+async fn set_limits_reaches_the_limiters_of_this_process_at_once() {
+    let server = Server::start();
+    let (start, _stopped) = (Instant::now(), stop_clock());
+    let (one, other) =
+        (hourly(&server, Window::Log, 10).await, hourly(&server, Window::Log, 10).await);
+    for quota in 11..14 {
+        one.set_limits([Limit::per_hour(quota)]).await.unwrap();
+        until(|| *other.limits() == [Limit::per_hour(quota)]).await;
+    }
+    assert_eq!(start.elapsed(), Duration::ZERO);
+}
+
+/// Stops a paused clock, which would otherwise advance whenever all tasks wait for replies, until the result is
+/// dropped.
+fn stop_clock() -> mpsc::Sender<()> {
+    let (stop, until_dropped) = mpsc::channel();
+    spawn_blocking(move || until_dropped.recv());
+    stop
+}
+
+async fn until(has_happened: impl Fn() -> bool) {
+    let start = RealInstant::now();
+    while !has_happened() {
+        assert!(start.elapsed() < patience(), "it has not happened in time");
+        yield_now().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn polls_follow_the_real_clock_while_that_of_tokio_is_paused() {
+    let polls = Arc::<AtomicU32>::default();
+    let count = polls.clone();
+    let server = FakeServer::start(move |_| {
+        count.fetch_add(1, Relaxed);
+        Reply::Bytes(b"$-1\r\n".into())
+    })
+    .await;
+    let (stopped, real_start) = (stop_clock(), RealInstant::now());
+    let client = connect(server.url()).await;
+    let builder = strict(&client, "paused").limit(Limit::per_hour(1));
+    let _limiter: RateLimiter<String> = builder.build().unwrap();
+    until(|| polls.load(Relaxed) > 0).await;
+    drop(stopped);
+    sleep(10 * 24 * 3_600 * SECOND).await;
+    // The first, with an `INFO`, and then at most one per 0.2 s of the real clock. Each is sent again if virtual time
+    // passes while its reply is on the way.
+    let most = 3 + 2 * (real_start.elapsed().as_millis() as u32 / 200);
+    let polls = polls.load(Relaxed);
+    println!("{polls} polls in {:?}", real_start.elapsed());
+    assert!(polls <= most, "at most {most}");
 }
 
 /// As in memory, even if a bucket of the old window is longer than the whole new window.

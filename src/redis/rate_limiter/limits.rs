@@ -1,12 +1,15 @@
 //! Limits set for all processes of a name. They are stored under one key on the server, which each process polls.
 
 use std::{
-    sync::{Arc, Weak},
-    time::Duration,
+    sync::{Arc, LazyLock, Weak},
+    time::{Duration, Instant as RealInstant},
 };
 
 use serde::{Deserialize, Serialize};
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::{
+    sync::watch,
+    time::{Instant, timeout_at},
+};
 
 use super::{
     super::{Error, script::Call},
@@ -18,6 +21,13 @@ use crate::rate_limit::Limit;
 /// Polling interval of the key. `set_limits` promises other processes the new limits within a second, and a poll may
 /// take its time too.
 const POLL_INTERVAL: Duration = Duration::from_millis(400);
+
+/// Longest time on a paused clock between two looks at the real one: see [`until_next_poll`].
+const MAX_PAUSED_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Number of changes of limits by this process. After each, all its limiters poll immediately: there may be several of
+/// one name.
+static CHANGES: LazyLock<watch::Sender<u64>> = LazyLock::new(watch::Sender::default);
 
 /// A limit as stored: quota, nanoseconds, name, and the unit unless it is requests.
 #[derive(Deserialize, Serialize)]
@@ -32,6 +42,9 @@ enum Unit {
     #[serde(rename = "content-bytes")]
     Bytes,
 }
+
+/// Result of a poll: the limiter, the stored limits, and its limits before the poll.
+type Poll = (Arc<LimiterState>, Option<Vec<u8>>, Arc<LimitSet>);
 
 impl LimiterState {
     /// Sets the limits for all processes.
@@ -51,39 +64,37 @@ impl LimiterState {
         Ok(())
     }
 
-    /// Polls for limits that other processes set, until the last handle is dropped.
+    /// Polls for limits that other processes or limiters set, until the last handle is dropped.
     pub(super) async fn watch_limits(state: Weak<Self>) {
-        let mut polls = interval(POLL_INTERVAL);
-        // After an outage, missed polls are not made up for in a burst.
-        polls.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut changes = CHANGES.subscribe();
         let mut is_checked = false;
         loop {
-            polls.tick().await;
-            let Some(limiter) = state.upgrade() else { return };
-            let call = Call::command("GET", &limiter.limits_key()).within(limiter.timeout);
-            let (client, before) = (limiter.client.clone(), limiter.current_limits.get());
-            // The task must not keep the limiter alive during the call.
-            drop(limiter);
-            // Failures of the server are logged by checks.
-            let Ok(text) = call.send_idempotent::<Option<Vec<u8>>>(&client).await else { continue };
-            let Some(limiter) = state.upgrade() else { return };
-            if !is_checked {
-                is_checked = true;
-                limiter.check_eviction();
-            }
-            let stored = match text.as_deref().map(decode) {
-                None => None,
-                Some(Some(limits)) => Some(limits),
-                Some(None) => {
-                    tracing::warn!(
-                        limiter = limiter.name,
-                        "limits stored on the server cannot be decoded, keeping the current ones"
-                    );
-                    continue;
+            let begin = (Instant::now(), RealInstant::now());
+            // Before the poll: it may miss a change that is made during it.
+            changes.mark_unchanged();
+            let Some(stored) = Self::poll_limits(&state).await else { return };
+            if let Some((limiter, text, before)) = stored {
+                if !is_checked {
+                    is_checked = true;
+                    limiter.check_eviction();
                 }
-            };
-            limiter.apply_stored(stored, &before);
+                limiter.apply_stored(text.as_deref(), &before);
+            }
+            until_next_poll(begin, &mut changes).await;
         }
+    }
+
+    /// Reads the stored limits. Returns `None` if the last handle was dropped, and `Some(None)` if the call failed.
+    /// Otherwise returns them with the limits before the call.
+    async fn poll_limits(state: &Weak<Self>) -> Option<Option<Poll>> {
+        let limiter = state.upgrade()?;
+        let call = Call::command("GET", &limiter.limits_key()).within(limiter.timeout);
+        let (client, before) = (limiter.client.clone(), limiter.current_limits.get());
+        // The task must not keep the limiter alive during the call.
+        drop(limiter);
+        // Failures of the server are logged by checks.
+        let Ok(text) = call.send_idempotent(&client).await else { return Some(None) };
+        Some(Some((state.upgrade()?, text, before)))
     }
 
     /// Logs a warning if the server may evict keys of the limiter.
@@ -105,7 +116,18 @@ impl LimiterState {
     ///
     /// If the limits are not those of `before` the poll, this process has set or cleared them since, and the result may
     /// be older than that.
-    fn apply_stored(&self, stored: Option<Vec<Limit>>, before: &Arc<LimitSet>) {
+    fn apply_stored(&self, text: Option<&[u8]>, before: &Arc<LimitSet>) {
+        let stored = match text.map(decode) {
+            None => None,
+            Some(Some(limits)) => Some(limits),
+            Some(None) => {
+                tracing::warn!(
+                    limiter = self.name,
+                    "limits stored on the server cannot be decoded, keeping the current ones"
+                );
+                return;
+            }
+        };
         let is_override = stored.is_some();
         if !self.current_limits.apply_poll(stored, self.window, before) {
             return;
@@ -137,6 +159,7 @@ impl LimiterState {
         if self.current_limits.replace(stored, self.window) {
             self.announce_change();
         }
+        CHANGES.send_modify(|changes| *changes = changes.wrapping_add(1));
     }
 
     fn announce_change(&self) {
@@ -150,6 +173,23 @@ impl LimiterState {
     /// Returns the key of the stored limits. It differs from every subject, as those end with a brace.
     fn limits_key(&self) -> Vec<u8> {
         [self.keyspace.tagged(b"").as_slice(), b":limits"].concat()
+    }
+}
+
+/// Waits until the next poll is due after the one that began at a time of Tokio's clock and of the real one.
+///
+/// Other processes change limits in real time. While Tokio's clock is paused, as in tests, a day may pass in a
+/// millisecond: then no poll can find anything, and the interval at which the real clock is read grows.
+async fn until_next_poll(begin: (Instant, RealInstant), changes: &mut watch::Receiver<u64>) {
+    let (mut wake_at, mut pause) = (begin.0 + POLL_INTERVAL, POLL_INTERVAL);
+    // Ends early if this process changes limits.
+    while timeout_at(wake_at, changes.changed()).await.is_err() {
+        // Always true unless the clock is paused. Half of the interval, so that no rounding counts.
+        if begin.1.elapsed() >= POLL_INTERVAL / 2 {
+            return;
+        }
+        pause = MAX_PAUSED_INTERVAL.min(2 * pause);
+        wake_at += pause;
     }
 }
 
