@@ -70,9 +70,6 @@ pub(crate) struct FailedLoads {
 struct Stripe {
     /// End of the failure that ends first. Written under the lock, and read without it.
     first_end: AtomicU64,
-    /// Number of writes, in a cache whose flights do not count them.
-    #[cfg(any(feature = "redis", shuttle))]
-    writes: AtomicU64,
     failures: Mutex<StripeState>,
 }
 
@@ -158,12 +155,10 @@ impl FailedLoads {
         }
     }
 
-    /// Discards all failures. The caller has written all keys, and counted the writes if its flights do.
+    /// Discards all failures. The caller has written all keys, and counted the writes.
     pub(crate) fn discard_all(&self) -> BoxFuture<'_, ()> {
         Box::pin(async {
             for stripe in &self.stripes {
-                #[cfg(any(feature = "redis", shuttle))]
-                stripe.count_write();
                 if !stripe.is_empty() {
                     stripe.discard_all();
                     coop::yield_now().await;
@@ -249,29 +244,9 @@ impl FailedLoads {
     }
 }
 
-// Writes of a cache whose flights do not count them.
-#[cfg(any(feature = "redis", shuttle))]
-impl FailedLoads {
-    /// Returns the number of writes to a key with this hash, and to others of its stripe.
-    pub(crate) fn writes(&self, hash: u64) -> u64 {
-        self.stripe(hash).writes.load(SeqCst)
-    }
-
-    /// Counts a write to a key with this hash, and discards its failure.
-    pub(crate) fn discard_after_write(&self, hash: u64) {
-        self.stripe(hash).count_write();
-        self.discard(hash);
-    }
-}
-
 impl Stripe {
     fn new() -> Self {
-        Self {
-            first_end: AtomicU64::new(EMPTY),
-            #[cfg(any(feature = "redis", shuttle))]
-            writes: AtomicU64::new(0),
-            failures: Mutex::default(),
-        }
+        Self { first_end: AtomicU64::new(EMPTY), failures: Mutex::default() }
     }
 
     /// Returns whether no key has a failure.
@@ -279,12 +254,6 @@ impl Stripe {
         // Pairs with the store in `note_first_end`: a writer has counted its write before this load. A look-up needs no
         // ordering. If it misses a concurrent failure, it loads again.
         self.first_end.load(SeqCst) == EMPTY
-    }
-
-    #[cfg(any(feature = "redis", shuttle))]
-    fn count_write(&self) {
-        // `SeqCst`, as the load in `writes`: see `record`.
-        self.writes.fetch_add(1, SeqCst);
     }
 
     fn discard(&self, hash: u64) {

@@ -148,6 +148,31 @@ async fn error_of_a_load_during_which_the_key_was_written_is_not_kept() {
 }
 
 #[tokio::test]
+async fn error_of_a_load_during_which_other_keys_were_written_is_kept() {
+    let server = Server::shared();
+    for builder in builders(&server, "negative-others").await {
+        let cache = builder.negative_ttl(HOUR).build().unwrap();
+        let gate = Gate::default();
+        let load = {
+            let (cache, gate) = (cache.clone(), gate.clone());
+            let loader = async move || Err::<u64, u64>(gate.load(1).await);
+            tokio::spawn(async move { cache.get_or_try_set_with("ada", HOUR, loader).await })
+        };
+        gate.has_begun().await;
+        // Many, as failures are kept in stripes, of which each key has one.
+        cache.set_many((0..2_000).map(|n| (n.to_string(), n)), None).await.unwrap();
+        cache.remove("bob").await.unwrap();
+        gate.open();
+        assert_eq!(*load.await.unwrap().unwrap().unwrap_err(), 1);
+        let next = cache.get_or_try_set_with("ada", HOUR, async || Err::<u64, u64>(2)).await;
+        assert_eq!(*next.unwrap().unwrap_err(), 1, "the error is kept");
+        cache.clear().await.unwrap();
+        let next = cache.get_or_try_set_with("ada", HOUR, async || Err::<u64, u64>(3)).await;
+        assert_eq!(*next.unwrap().unwrap_err(), 3);
+    }
+}
+
+#[tokio::test]
 async fn refresh_ahead_replaces_a_live_value_that_callers_still_get() {
     let server = Server::shared();
     for builder in builders(&server, "ahead").await {

@@ -56,27 +56,3 @@ fn no_error_is_found_after_a_write_that_its_flight_counts() {
         assert_eq!(errors, [None, None, Some(3)]);
     });
 }
-
-/// The same, in a cache whose flights do not count its writes, as on Redis.
-#[test]
-fn no_error_is_found_after_a_write_that_its_stripe_counts() {
-    explore(|| {
-        let parts = Parts::new();
-        let failed_loads = Arc::new(FailedLoads::new(parts.clock.clone(), Some(HOUR), 10));
-        let before = failed_loads.writes(1);
-        let loads = failed_loads.clone();
-        let load = spawn(&parts, move |_| {
-            loads.record(1, 1_u8, failure(1), &|| loads.writes(1) != before);
-        });
-        let writes = failed_loads.clone();
-        let write = spawn(&parts, move |_| {
-            writes.discard_after_write(1);
-            assert_eq!(error_of(&writes, 1, 1), None, "the value was written");
-        });
-        load.join().unwrap();
-        write.join().unwrap();
-        assert_eq!(error_of(&failed_loads, 1, 1), None);
-        failed_loads.record(1, 1_u8, failure(2), &|| failed_loads.writes(1) == before);
-        assert_eq!(error_of(&failed_loads, 1, 1), Some(2), "a load that began after the write");
-    });
-}

@@ -326,8 +326,9 @@ impl<K, V> CacheBuilder<K, V> {
         let counters = Arc::new(Counters::new(counts));
         let seed = rand::make_rng::<SmallRng>().random();
         let freshness = FreshnessPolicy::new(self.settings, seed, self.refresh_error_hook);
-        let keeps_failures =
-            self.settings.negative_ttl.is_some() || self.settings.refresh_ahead > 0.0;
+        // Not for a stale window, which is none of these settings here: the server delays the next refresh of a stale
+        // value, for all processes.
+        let keeps_failures = self.settings.keeps_failed_loads();
         #[cfg(feature = "metrics")]
         super::metrics::register_cache(&self.name, &counters);
         let state = CacheState {

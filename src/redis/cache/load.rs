@@ -49,7 +49,7 @@ impl Load {
         F: FnOnce() -> Fut,
         Fut: Future<Output = Result<V, E>>,
     {
-        let Self { name, key, mut guard, lease, format, counters, freshness, begun, is_refresh } =
+        let Self { name, mut guard, lease, format, counters, freshness, begun, is_refresh, .. } =
             self;
         counters.load();
         let started = Instant::now();
@@ -66,7 +66,7 @@ impl Load {
                 counters.failed_load();
                 let error = Arc::new(error);
                 if let Some(begun) = &begun {
-                    begun.record_failure(&key, Some(error.clone()));
+                    begun.record_failure(Some(error.clone()));
                 }
                 match is_refresh {
                     // A caller that waits loads with its own loader, as after a refresh of the embedded cache.
@@ -129,7 +129,7 @@ impl Load {
         if !matches!(loaded, Ok(Ok(_))) {
             counters.failed_load();
             if let Some(begun) = &begun {
-                begun.record_failure(&key, None);
+                begun.record_failure(None);
             }
         }
         let report = |error: &dyn Debug| {
