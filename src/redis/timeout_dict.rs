@@ -167,7 +167,8 @@ impl<K, V> TimeoutDict<K, V> {
     /// Removes all entries and makes their claims void.
     ///
     /// Each script removes 512 entries, in all shards concurrently. Entries that are set during the call may remain,
-    /// and other clients may see some of the entries removed.
+    /// and other clients may see some of the entries removed. The call takes as long as the server finds entries: the
+    /// timeout of the client applies to each script.
     ///
     /// # Errors
     ///
@@ -175,6 +176,8 @@ impl<K, V> TimeoutDict<K, V> {
     #[doc(alias = "DEL")]
     pub async fn clear(&self) -> Result<(), Error> {
         let shards = self.state.layout.shards().iter().map(async |shard| {
+            // Until a script finds fewer entries than it may remove, or the caller drops the call: as in
+            // `ExpiringSet::remove_range`.
             loop {
                 let call = self.state.shard_call(shard, |scripts| &scripts.clear).arg(MAX_CLEARED);
                 // Sent once: a late copy would remove entries that were set after the call.

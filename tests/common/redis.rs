@@ -85,6 +85,16 @@ impl Server {
         ask(self.port, command)
     }
 
+    /// Sends a command on a new connection and returns the raw reply, which must be a small one.
+    pub(crate) fn forward(&self, command: &[Vec<u8>]) -> Vec<u8> {
+        let mut request = format!("*{}\r\n", command.len()).into_bytes();
+        for arg in command {
+            write!(request, "${}\r\n", arg.len()).expect("a Vec grows");
+            request.extend([arg, &b"\r\n"[..]].concat());
+        }
+        exchange(self.port, &request)
+    }
+
     /// Starts a server that writes each change to disk before it replies, so that [`restart`](Server::restart) loses
     /// none.
     pub(crate) fn durable() -> Self {
@@ -451,12 +461,18 @@ fn answers(shell: &mut Child, port: u16) -> bool {
 
 /// Sends a command on a new connection and returns the first part of the raw reply; empty if there is none.
 pub(crate) fn ask(port: u16, command: &str) -> String {
-    let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port)) else { return String::new() };
+    let answer = exchange(port, format!("{command}\r\n").as_bytes());
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+fn exchange(port: u16, request: &[u8]) -> Vec<u8> {
+    let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port)) else { return Vec::new() };
     let _ = stream.set_read_timeout(Some(patience() / 10));
-    let _ = write!(stream, "{command}\r\n");
-    let mut answer = [0; 4096];
+    let _ = stream.write_all(request);
+    let mut answer = vec![0; 4096];
     let len = stream.read(&mut answer).unwrap_or(0);
-    String::from_utf8_lossy(&answer[..len]).into_owned()
+    answer.truncate(len);
+    answer
 }
 
 fn free_port() -> u16 {

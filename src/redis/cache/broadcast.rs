@@ -21,7 +21,7 @@ use super::{
     },
     commands::Commands,
     event_record::{ClockPair, EventDecoder, EventRecord, StreamEntry},
-    shard_hints::{CHECK_EVERY, ShardHints},
+    shard_hints::{CHECK_EVERY, ShardHints, pause_after},
     state::{BroadcastItem, CacheState, Ring},
     stats::Counters,
 };
@@ -114,6 +114,8 @@ where
 /// Returns the ends of the streams, after all expired entries have been moved to them.
 async fn stream_ends(commands: &Commands) -> Result<Vec<StreamPosition>, Error> {
     let ends = (0..SHARDS).map(async |shard| {
+        // Until the server has moved all of them, or the caller drops the call: their number is known to the server
+        // alone, and a reply may announce more without a sign of progress.
         loop {
             let call = commands.read_stream(shard).arg(BATCH).arg("").arg(0).arg("").arg(0);
             let reply: ReadStreamReply =
@@ -133,16 +135,20 @@ where
 {
     async fn run(mut self, poll_every: Duration, mut stop: watch::Receiver<bool>) {
         loop {
-            tokio::select! {
+            let pause = tokio::select! {
                 _ = stop.wait_for(|is_stopped| *is_stopped) => return self.remove_ring(),
-                more = self.poll() => if more { continue },
-            }
+                pause = self.poll(poll_every) => pause,
+            };
+            // After each poll: the server may have events forever.
             if self.stop_if_unused() {
                 return;
             }
+            if pause.is_zero() {
+                continue;
+            }
             tokio::select! {
                 _ = stop.wait_for(|is_stopped| *is_stopped) => return self.remove_ring(),
-                () = sleep(poll_every) => {}
+                () = sleep(pause) => {}
             }
         }
     }
@@ -164,8 +170,8 @@ where
         *lock(&self.ring) = None;
     }
 
-    /// Reads the shards that may have events; returns whether more can be read immediately.
-    async fn poll(&mut self) -> bool {
+    /// Reads the shards that may have events; returns the pause before the next poll.
+    async fn poll(&mut self, poll_every: Duration) -> Duration {
         let commands = &self.decoder.commands;
         let (may_read, mut failure) = self.hints.refresh(commands).await;
         let due = (0..SHARDS).filter(|shard| may_read && self.hints.needs_read(*shard));
@@ -180,7 +186,7 @@ where
             (shard, answer, Instant::now())
         });
         let answers = few_at_once(polls).await;
-        let mut more = false;
+        let (mut has_more, mut has_events) = (false, false);
         for (shard, answer, local) in answers {
             let reply = match answer {
                 Ok(reply) => reply,
@@ -193,7 +199,8 @@ where
             let now = ClockPair { server: reply.server, local };
             self.positions[usize::from(shard)] = reply.position;
             self.hints.record_read(shard, now, reply.stream_version, reply.has_more, CHECK_EVERY);
-            more |= reply.has_more;
+            has_more |= reply.has_more;
+            has_events |= !reply.entries.is_empty();
             self.report_missed(reply.missed);
             for entry in reply.entries {
                 self.publish(&EventRecord::from(entry), now);
@@ -206,7 +213,7 @@ where
             tracing::warn!(cache = self.name, error, "failed to read expirations");
         }
         self.is_unreachable = failure.is_some();
-        more && !self.is_unreachable
+        pause_after(has_more && !self.is_unreachable, has_events, poll_every)
     }
 
     fn publish(&self, record: &EventRecord, now: ClockPair) {

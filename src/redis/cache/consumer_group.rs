@@ -30,7 +30,7 @@ use super::{
     },
     event_record::{ClockPair, EventDecoder, EventRecord, StreamEntry},
     shard_consumer::{RetryAfter, ShardConsumer, StreamId},
-    shard_hints::{CHECK_EVERY, ShardHints},
+    shard_hints::{CHECK_EVERY, ShardHints, pause_after},
     state::CacheState,
     stats::Counters,
 };
@@ -214,11 +214,15 @@ where
             // At most the free capacity of the channel: an event that could not be delivered would be leased, and
             // renewed here, while no subscriber can get it.
             let capacity = self.capacity(&deliveries);
-            let has_more = self.poll(capacity).await;
-            if self.deliveries.is_none() || has_more && self.capacity(&deliveries) > 0 {
+            let (has_more, has_events) = self.poll(capacity).await;
+            let mut pause = pause_after(has_more, has_events, poll_every);
+            if pause.is_zero() && self.capacity(&deliveries) == 0 {
+                pause = poll_every;
+            }
+            if self.deliveries.is_none() || pause.is_zero() {
                 continue;
             }
-            let poll_at = Instant::now() + poll_every;
+            let poll_at = Instant::now() + pause;
             // With a long `poll_every`, leases are renewed and events given back in between.
             while tokio::select! {
                 _ = stop.wait_for(|is_stopped| *is_stopped) => false,
@@ -294,8 +298,8 @@ where
     }
 
     /// Polls the shards that may have events or for which there is something to send, and reads up to `capacity` events
-    /// from each. Returns whether more can be read immediately.
-    async fn poll(&mut self, capacity: usize) -> bool {
+    /// from each. Returns whether the replies announced more, and whether they contained events.
+    async fn poll(&mut self, capacity: usize) -> (bool, bool) {
         self.shards.iter_mut().for_each(ShardConsumer::give_back_due);
         let must_renew = Instant::now() >= self.renewal_due_at();
         if must_renew {
@@ -320,12 +324,14 @@ where
             (number, answer, Instant::now())
         });
         let answers = few_at_once(polls).await;
-        let mut more = false;
+        let (mut has_more, mut has_events) = (false, false);
         for (number, answer, local) in answers {
             match answer {
                 Ok(reply) => {
                     let clock = ClockPair { server: reply.server, local };
-                    more |= self.record_reply(number, reply, clock, capacity > 0);
+                    has_more |= reply.has_more;
+                    has_events |= !reply.entries.is_empty();
+                    self.record_reply(number, reply, clock, capacity > 0);
                 }
                 Err(error) => {
                     self.shards[usize::from(number)].record_failed_poll();
@@ -340,25 +346,24 @@ where
             // Skipped if the channel is full: the subscriber has events to read, and does not notice the outage.
             let _ = deliveries.try_send(Delivery::Unreachable(error));
         }
-        more && !self.is_unreachable
+        (has_more && !self.is_unreachable, has_events)
     }
 
-    /// Records the reply of a shard and delivers its events. Returns whether more can be read immediately.
+    /// Records the reply of a shard and delivers its events.
     fn record_reply(
         &mut self,
         number: u16,
         reply: ReadGroupReply,
         clock: ClockPair,
         was_read: bool,
-    ) -> bool {
-        let has_more = reply.has_more;
+    ) {
         let shard = &mut self.shards[usize::from(number)];
         let is_shared = shard.record_reply(reply.counts_id, reply.leased_in_group, reply.missed);
         if was_read {
             // Events leased by other subscribers become available when those crash, without any hint.
             let next_check = if is_shared { self.lease / 2 } else { CHECK_EVERY };
             let next_check = next_check.min(CHECK_EVERY);
-            self.hints.record_read(number, clock, reply.stream_version, has_more, next_check);
+            self.hints.record_read(number, clock, reply.stream_version, reply.has_more, next_check);
         }
         for (entry, failures) in reply.entries.into_iter().zip(reply.failures) {
             self.deliver(number, entry.into(), failures, clock);
@@ -368,7 +373,6 @@ where
             // The subscriber receives the buffered deliveries, and then the end of the stream.
             self.deliveries = None;
         }
-        has_more
     }
 
     /// A third of the lease after the last renewal, so that the lease survives two failed polls.

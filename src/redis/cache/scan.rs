@@ -47,8 +47,11 @@ struct ScanCursor {
     /// Servers that are still to be scanned; `None` before the first call, and between two passes.
     nodes: Option<Vec<Node>>,
     cursor: u64,
-    /// Cursors that this server has returned. No server returns one twice, or the scan would not end.
-    cursors: HashSet<u64>,
+    /// Number of pages of this server, and the cursor of the last page whose number is a power of two. No server returns
+    /// a cursor twice, or the scan would not end. A cycle of cursors returns to this one (R. P. Brent, "An improved Monte
+    /// Carlo factorization algorithm", BIT 1980), so not all of them are kept. A server that invents new cursors forever
+    /// keeps the call busy until the caller drops it, as a server with more and more keys would.
+    pages: (u64, u64),
     /// Locations of the slots before this pass.
     places: Vec<SlotPlace>,
     /// Number of passes in a row during which no slot changed its master.
@@ -225,8 +228,8 @@ where
 
 impl ScanCursor {
     fn new() -> Self {
-        let (places, cursors, seen) = Default::default();
-        Self { nodes: None, cursor: 0, cursors, places, stable_passes: 0, seen }
+        let (places, pages, seen) = Default::default();
+        Self { nodes: None, cursor: 0, pages, places, stable_passes: 0, seen }
     }
 
     /// Returns the keys of the next page that were not returned before; `None` at the end of the scan.
@@ -262,13 +265,18 @@ impl ScanCursor {
         let answer = commands.client.for_batches().send_to(&node, &scan).await?;
         let (cursor, records): (u64, Vec<Vec<u8>>) = FromRedisValue::from_redis_value(answer)
             .map_err(|_| unexpected_reply("unexpected reply to SCAN"))?;
-        if cursor != 0 && !self.cursors.insert(cursor) {
-            return Err(unexpected_reply("a SCAN does not end: its cursor has returned"));
-        }
-        // Redis signals the end of a scan by a cursor of zero.
+        let (pages, kept) = &mut self.pages;
         if cursor == 0 {
+            // The end of the scan of this server.
             nodes.pop();
-            self.cursors.clear();
+            self.pages = (0, 0);
+        } else if cursor == *kept {
+            return Err(unexpected_reply("a SCAN does not end: its cursor has returned"));
+        } else {
+            *pages += 1;
+            if pages.is_power_of_two() {
+                *kept = cursor;
+            }
         }
         self.cursor = cursor;
         let mut keys = Vec::new();

@@ -17,6 +17,10 @@ use super::{
 /// and a hint may be lost. With 16 shards, an idle subscriber sends fewer than two scripts per second.
 pub(super) const CHECK_EVERY: Duration = Duration::from_secs(10);
 
+/// Pause before the next poll if a reply without an event announces more: the script has only removed entries whose
+/// events are lost, ten thousand at a time. A server that always announces more would otherwise keep a processor busy.
+const PAUSE_WITHOUT_EVENTS: Duration = Duration::from_millis(5);
+
 pub(super) struct ShardHints {
     shards: Vec<ShardHint>,
     /// Clocks at the last reply of a script.
@@ -34,6 +38,16 @@ struct ShardHint {
     has_more: bool,
     /// When the next periodic script is due; `None` before the first.
     check_at: Option<Instant>,
+}
+
+/// Returns the pause before the next poll, after replies that may announce more and may have contained events; zero if
+/// the next events can be read immediately.
+pub(super) fn pause_after(has_more: bool, has_events: bool, poll_every: Duration) -> Duration {
+    match (has_more, has_events) {
+        (true, true) => Duration::ZERO,
+        (true, false) => PAUSE_WITHOUT_EVENTS.min(poll_every),
+        (false, _) => poll_every,
+    }
 }
 
 impl ShardHints {
