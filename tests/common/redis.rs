@@ -9,6 +9,8 @@ mod fake_server;
 mod proxy;
 #[path = "sentinel.rs"]
 mod sentinel;
+#[path = "stopped_server.rs"]
+mod stopped_server;
 
 use std::{
     fs,
@@ -30,6 +32,7 @@ pub(crate) use self::{
     fake_server::{FakeServer, Reply},
     proxy::Proxy,
     sentinel::Sentinel,
+    stopped_server::StoppedServer,
 };
 
 /// Arguments of a server that closes connections with more than 64 MiB of pending replies, less than the largest

@@ -1,8 +1,7 @@
 //! The table of crossings, on Redis with a stopped clock.
 
-use std::cell::Cell;
 #[cfg(feature = "axum")]
-use std::time::Duration;
+use std::{cell::Cell, time::Duration};
 
 #[cfg(feature = "axum")]
 use axum::http::request::Parts;
@@ -10,14 +9,14 @@ use axum::http::request::Parts;
 use fleeting::{Limit, RateLimitLayer, redis::RateLimiter};
 
 use super::{
-    rate_limiter::{client, server_time, strict},
+    rate_limiter::{client, strict},
     rate_limiter_several_limits::OnRedis,
 };
 #[cfg(feature = "axum")]
 use crate::layer_crossings;
 use crate::{
     crossings_table::{Setting, play_all},
-    servers::{Server, program},
+    servers::StoppedServer,
 };
 
 fn reason_against(setting: Setting) -> Option<&'static str> {
@@ -30,22 +29,15 @@ fn reason_against(setting: Setting) -> Option<&'static str> {
 
 #[tokio::test]
 async fn each_pair_of_settings_leaves_one_quota_to_a_key() {
-    // Valkey reads the clock from a counter of the processor, so it cannot be stopped. The scripts are the same.
-    if program().contains("valkey") {
-        return;
-    }
-    let server = Server::start_with_clock();
+    let Some(server) = StoppedServer::start() else { return };
     let client = client(&server).await;
-    let now = Cell::new(server_time(&mut server.plain().await).await);
-    server.stop_clock(now.get());
-    play_all(reason_against, async |setup| OnRedis::new(&server, &client, &now, setup)).await;
+    play_all(reason_against, async |setup| OnRedis::new(&server, &client, setup)).await;
 }
 
 #[cfg(feature = "axum")]
 struct OnLayer<'a> {
-    server: &'a Server,
+    server: &'a StoppedServer,
     limiter: RateLimiter<String>,
-    now: &'a Cell<u64>,
 }
 
 #[cfg(feature = "axum")]
@@ -61,22 +53,15 @@ impl layer_crossings::Backend for OnLayer<'_> {
     }
 
     async fn pass(&self, time: Duration) {
-        self.now.set(self.now.get() + time.as_micros() as u64);
-        self.server.stop_clock(self.now.get());
+        self.server.pass(time);
     }
 }
 
 #[cfg(feature = "axum")]
 #[tokio::test]
 async fn each_pair_of_settings_of_the_layer_denies_the_same_failures() {
-    // As above.
-    if program().contains("valkey") {
-        return;
-    }
-    let server = Server::start_with_clock();
+    let Some(server) = StoppedServer::start() else { return };
     let client = client(&server).await;
-    let now = Cell::new(server_time(&mut server.plain().await).await);
-    server.stop_clock(now.get());
     let reason_against = |setting| match setting {
         layer_crossings::Setting::MaxKeys => reason_against(Setting::MaxKeys),
         _ => None,
@@ -87,7 +72,7 @@ async fn each_pair_of_settings_of_the_layer_denies_the_same_failures() {
         // Locally known denials expire by the clock of this process.
         let builder = strict(&client, &format!("cell {}", names.get())).deny_cache(0);
         let limiter = builder.window(needs.window).limit(needs.limit).build().unwrap();
-        OnLayer { server: &server, limiter, now: &now }
+        OnLayer { server: &server, limiter }
     };
     layer_crossings::play_all(reason_against, new).await;
 }

@@ -13,7 +13,12 @@ use fleeting::{
 use futures::StreamExt;
 use tokio::time::sleep;
 
-use crate::{clock::ms, near::read_near, patience::patience, servers::Server};
+use crate::{
+    clock::ms,
+    near::read_near,
+    patience::patience,
+    servers::{Server, connect},
+};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
@@ -67,7 +72,7 @@ async fn patterns_of_a_name_permit_no_other_name() {
         }
         let () = user.query_async(&mut plain).await.unwrap();
         let url = server.url().replace("redis://", "redis://app:secret@");
-        let client = Client::builder(url).timeout(patience()).connect().await.unwrap();
+        let client = connect(url).await;
         for other in names {
             let cache: Cache<String, u8> = Cache::new(&client, other).unwrap();
             let dict: TimeoutDict<String, u8> = TimeoutDict::new(&client, other).unwrap();
@@ -119,7 +124,7 @@ async fn assert_exact(rows: &[&str], keys: Vec<String>, calls: impl AsyncFn(&Cli
     );
     let () = user.query_async(&mut plain).await.unwrap();
     let url = server.url().replace("redis://", "redis://app:secret@");
-    let client = Client::builder(url).timeout(patience()).connect().await.unwrap();
+    let client = connect(url).await;
     let () = redis::cmd("CONFIG").arg("RESETSTAT").query_async(&mut plain).await.unwrap();
     calls(&client).await;
     let info: String =

@@ -11,25 +11,19 @@ use fleeting::{
     redis::{Client, Error, Permit, RateLimiter},
 };
 
-use super::rate_limiter::{client, server_time, strict};
+use super::rate_limiter::{client, strict};
 use crate::{
     oracle::{self, Backend, Checked, Denial, Features, Outcome, Sequence, Setup},
-    servers::{Server, program},
+    servers::StoppedServer,
 };
 
 pub(super) struct OnRedis<'a> {
-    server: &'a Server,
+    server: &'a StoppedServer,
     limiter: RateLimiter<String>,
-    now: &'a Cell<u64>,
 }
 
 impl<'a> OnRedis<'a> {
-    pub(super) fn new(
-        server: &'a Server,
-        client: &Client,
-        now: &'a Cell<u64>,
-        setup: &Setup,
-    ) -> Self {
+    pub(super) fn new(server: &'a StoppedServer, client: &Client, setup: &Setup) -> Self {
         thread_local! {
             static NAMES: Cell<u64> = const { Cell::new(0) };
         }
@@ -39,7 +33,7 @@ impl<'a> OnRedis<'a> {
         let builder = builder.window(setup.window);
         let limits = setup.plans[0].iter().cloned();
         let limiter = limits.fold(builder, |builder, limit| builder.limit(limit)).build().unwrap();
-        Self { server, limiter, now }
+        Self { server, limiter }
     }
 }
 
@@ -69,12 +63,11 @@ impl Backend for OnRedis<'_> {
     const HAS_WAITERS: bool = false;
 
     fn now(&self) -> u64 {
-        self.now.get()
+        self.server.now()
     }
 
     async fn pass(&self, time: u64) {
-        self.now.set(self.now.get() + time);
-        self.server.stop_clock(self.now.get());
+        self.server.pass(Duration::from_micros(time));
     }
 
     async fn check(&self, key: &str, cost: u32, limits: Option<&[Limit]>) -> Checked<Self> {
@@ -125,36 +118,23 @@ impl Backend for OnRedis<'_> {
 
 #[tokio::test]
 async fn random_sequences_keep_the_promises_of_several_limits() {
-    // Valkey reads the clock from a counter of the processor, so it cannot be stopped. The scripts are the same.
-    if program().contains("valkey") {
-        return;
-    }
-    let server = Server::start_with_clock();
+    let Some(server) = StoppedServer::start() else { return };
     let client = client(&server).await;
-    let begin = server_time(&mut server.plain().await).await;
-    let now = Cell::new(begin);
     let features = Features { max_keys: false, calls: 40 };
     let play = async |sequence: &Sequence| -> Outcome {
-        server.stop_clock(now.get());
-        oracle::play(&OnRedis::new(&server, &client, &now, &sequence.setup), sequence).await
+        oracle::play(&OnRedis::new(&server, &client, &sequence.setup), sequence).await
     };
     oracle::run_sequences(800, features, play).await;
 }
 
 /// Runs a case for each window on a limiter with one limit.
 async fn each_window(limit: Limit, case: impl AsyncFn(Window, OnRedis<'_>)) {
-    // As above.
-    if program().contains("valkey") {
-        return;
-    }
-    let server = Server::start_with_clock();
+    let Some(server) = StoppedServer::start() else { return };
     let client = client(&server).await;
-    let now = Cell::new(server_time(&mut server.plain().await).await);
-    server.stop_clock(now.get());
     for window in [Window::Log, Window::Buckets(1), Window::Buckets(10), Window::Gcra] {
         let plans = vec![vec![limit.clone()]];
         let setup = Setup { window, plans, max_keys: None, sweeps: false };
-        case(window, OnRedis::new(&server, &client, &now, &setup)).await;
+        case(window, OnRedis::new(&server, &client, &setup)).await;
     }
 }
 

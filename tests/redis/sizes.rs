@@ -178,7 +178,7 @@ async fn first_write_after_an_idle_connection_ended_succeeds() {
         let proxy = Proxy::to(server.port()).await;
         for protocol in ["?protocol=3", "?protocol=2"] {
             let url = format!("{}{protocol}", proxy.url());
-            let client = Client::builder(url).timeout(patience()).connect().await.unwrap();
+            let client = connect(url).await;
             let cache: Cache<String, u64> = Cache::new(&client, "c").unwrap();
             for n in 0..3 {
                 cache.set("a".into(), n).await.unwrap();
