@@ -36,15 +36,15 @@ pub use self::{builder::ClientBuilder, urls::Urls};
 pub(super) use self::{
     cluster::SlotPlace,
     connect::MAX_DURATION,
+    connection::CommandBatch,
     invalidations::{Invalidations, KeyVersion},
     node::Node,
     outage::{has_waited, is_unreachable},
     retry::Resend,
-    shared_connection::{CommandBatch, is_too_many_in_flight},
+    shared_connection::is_too_many_in_flight,
 };
 use self::{
-    connect::Connector, counters::ClientCounters, invalidations::InFlightCommand,
-    large_keys::LargeKeys, node::Lane, router::Router,
+    connect::Connector, counters::ClientCounters, large_keys::LargeKeys, node::Lane, router::Router,
 };
 use super::{
     Error,
@@ -191,44 +191,18 @@ impl Client {
     /// Sends a read-only command to `node`.
     pub(super) async fn send_to(&self, node: &Node, cmd: &Cmd) -> Result<Value, Error> {
         let batch = CommandBatch::One(cmd);
-        self.send_until(Some(node), batch, Resend::Once, self.deadline(None)).await
+        self.send(Some(node), batch, Resend::Once, self.deadline(None)).await
     }
 
     /// Sends read-only commands on keys of one slot whose replies may be cached: see [`CommandBatch::Tracked`].
     pub(super) async fn send_tracked(&self, cmds: &[&Cmd]) -> Result<Value, Error> {
         let batch = CommandBatch::Tracked(cmds);
-        self.send_until(None, batch, Resend::Once, self.deadline(None)).await
+        self.send(None, batch, Resend::Once, self.deadline(None)).await
     }
 
     /// Returns the deadline of a call that begins now, with `timeout` or else the timeout of the client.
     pub(super) fn deadline(&self, timeout: Option<Duration>) -> Instant {
         Instant::now() + timeout.unwrap_or(self.inner.timeout).min(MAX_DURATION)
-    }
-
-    /// Sends a command, with retries until `deadline`.
-    ///
-    /// A read of several keys is not retried after `TRYAGAIN` ([`is_try_again`]): its caller reads the keys one by one.
-    pub(super) async fn send(
-        &self,
-        batch: CommandBatch<'_>,
-        resend: Resend,
-        deadline: Instant,
-    ) -> Result<Value, Error> {
-        let invalidations = self.invalidations();
-        let _invalidate_on_drop = invalidations
-            .map(|invalidations| InFlightCommand { invalidations, cmd: batch.first() });
-        let lane = self.for_sizes_of(batch)?;
-        let answer = match lane == self.lane {
-            true => self.send_until(None, batch, resend, deadline).await,
-            false => {
-                let client = Self { lane, ..self.clone() };
-                client.send_until(None, batch, resend, deadline).await
-            }
-        };
-        if let Ok(reply) = &answer {
-            self.record_size(batch, lane, reply);
-        }
-        answer
     }
 
     /// Returns the error of a call on `key` if its server has been unreachable for a whole timeout.

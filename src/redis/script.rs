@@ -154,9 +154,9 @@ impl<'a> Call<'a> {
         resend: Resend,
     ) -> Result<T, Error> {
         let deadline = client.deadline(self.timeout);
-        let mut answer = client.send(self.batch(), resend, deadline).await;
+        let mut answer = client.send(None, self.batch(), resend, deadline).await;
         if self.is_unknown(&answer) {
-            answer = client.send(self.batch(), resend, deadline).await;
+            answer = client.send(None, self.batch(), resend, deadline).await;
         }
         self.decode(answer)
     }

@@ -22,10 +22,11 @@ use tokio::time::{Instant, timeout_at};
 
 use super::{
     connect::Connector,
+    connection::CommandBatch,
     first_ok::first_ok,
     node::{Lane, Node},
     sentinel::with_address,
-    shared_connection::{CommandBatch, Destination, Request, Route, SharedConnection},
+    shared_connection::{Destination, Request, Route, SharedConnection},
     single_flight::{Outcome, SingleFlight},
 };
 use crate::{

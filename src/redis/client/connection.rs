@@ -19,6 +19,7 @@ use tokio::{
 
 use super::{
     connect::{Driver, NewConnection},
+    large_runtime::LargeRuntime,
     stream::Traffic,
 };
 
@@ -34,6 +35,8 @@ pub(super) struct Connection {
     /// reply or request takes time.
     traffic: Arc<Traffic>,
     _driver: Driver,
+    /// Runtime of the driver, if it is not that of a caller.
+    _runtime: Option<Arc<LargeRuntime>>,
     /// One permit per command that may be in flight.
     in_flight: Semaphore,
     /// Start of the probe in progress.
@@ -41,6 +44,17 @@ pub(super) struct Connection {
     /// Set when the connection was found silent: no command is sent on it any more.
     is_retired: AtomicBool,
     retired: Notify,
+}
+
+/// Commands that are sent together.
+#[derive(Clone, Copy)]
+pub(in crate::redis) enum CommandBatch<'a> {
+    One(&'a Cmd),
+    /// A read of several keys in one slot.
+    MultiKey(&'a Cmd),
+    /// Reads of keys in one slot. The reply is an array of all replies, followed by whether later changes of the keys
+    /// will be reported.
+    Tracked(&'a [&'a Cmd]),
 }
 
 /// Reason why a command was not sent.
@@ -56,6 +70,7 @@ impl Connection {
         NewConnection { connection, is_tracking, traffic, driver, .. }: NewConnection,
         credentials_version: u64,
         max_in_flight: usize,
+        runtime: Option<Arc<LargeRuntime>>,
     ) -> Self {
         Self {
             connection,
@@ -64,6 +79,7 @@ impl Connection {
             replies: AtomicU64::new(0),
             traffic,
             _driver: driver,
+            _runtime: runtime,
             in_flight: Semaphore::new(max_in_flight),
             probing_since: Mutex::new(None),
             is_retired: AtomicBool::new(false),
@@ -71,35 +87,36 @@ impl Connection {
         }
     }
 
-    /// Sends `cmd` and returns the reply. If `is_asking`, the command follows `ASKING`, as its slot is being migrated
-    /// to this node.
+    /// Sends commands and returns the reply. If `is_asking`, each follows `ASKING`, as its slot is being migrated to
+    /// this node.
     ///
     /// # Cancel safety
     ///
     /// Dropping the call has no effect on the connection.
-    pub(super) async fn send(&self, cmd: &Cmd, is_asking: bool) -> RedisResult<Value> {
-        let reply = match is_asking {
-            true => {
-                self.send_all(&[cmd], true).await.map(|mut all| all.pop().unwrap_or(Value::Nil))
+    pub(super) async fn send(
+        &self,
+        batch: CommandBatch<'_>,
+        is_asking: bool,
+    ) -> RedisResult<Value> {
+        let reply = match batch {
+            CommandBatch::One(cmd) | CommandBatch::MultiKey(cmd) if is_asking => {
+                self.reply_all(&[cmd], true).await?.pop().unwrap_or(Value::Nil)
             }
-            false => self.connection.clone().send_packed_command(cmd).await,
+            CommandBatch::One(cmd) | CommandBatch::MultiKey(cmd) => {
+                self.connection.clone().send_packed_command(cmd).await?
+            }
+            CommandBatch::Tracked(cmds) => {
+                let mut replies = self.reply_all(cmds, is_asking).await?;
+                replies.push(Value::Boolean(self.is_tracking));
+                Value::Array(replies)
+            }
         };
-        if reply.is_ok() {
-            self.replies.fetch_add(1, Relaxed);
-        }
-        reply
-    }
-
-    /// Sends `cmds` and returns an array of all replies, followed by whether later changes of their keys will be
-    /// reported.
-    pub(super) async fn send_tracked(&self, cmds: &[&Cmd], is_asking: bool) -> RedisResult<Value> {
-        let mut replies = self.send_all(cmds, is_asking).await?;
         self.replies.fetch_add(1, Relaxed);
-        replies.push(Value::Boolean(self.is_tracking));
-        Ok(Value::Array(replies))
+        Ok(reply)
     }
 
-    async fn send_all(&self, cmds: &[&Cmd], is_asking: bool) -> RedisResult<Vec<Value>> {
+    /// Returns the replies to commands in one pipeline.
+    async fn reply_all(&self, cmds: &[&Cmd], is_asking: bool) -> RedisResult<Vec<Value>> {
         let mut pipeline = ::redis::pipe();
         for &cmd in cmds {
             // `ASKING` holds for the next command only, so both go into one pipeline.
@@ -184,5 +201,15 @@ impl Connection {
 
     pub(super) fn end_probe(&self) {
         *self.probing_since.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+}
+
+impl<'a> CommandBatch<'a> {
+    /// Returns the first command, whose key selects the server.
+    pub(super) fn first(self) -> &'a Cmd {
+        match self {
+            Self::One(cmd) | Self::MultiKey(cmd) => cmd,
+            Self::Tracked(cmds) => cmds.first().expect("a batch has at least one command"),
+        }
     }
 }

@@ -19,7 +19,7 @@ impl Client {
         for node in self.nodes().await.unwrap_or_default() {
             let deadline = self.deadline(Some(INFO_TIMEOUT));
             let batch = CommandBatch::One(&info);
-            let answer = self.send_until(Some(&node), batch, Resend::Once, deadline).await;
+            let answer = self.send(Some(&node), batch, Resend::Once, deadline).await;
             let Ok(answer) = answer else { continue };
             let text = String::from_redis_value(answer).unwrap_or_default();
             if let Some(policy) = evicting_policy(&text) {

@@ -1,4 +1,4 @@
-//! Retries of commands and the pauses between them.
+//! Sending of commands, with retries and the pauses between them.
 //!
 //! A command is retried while it certainly was not executed and its timeout has not passed. It is never sent twice if
 //! it may have been executed, unless it only reads.
@@ -9,10 +9,8 @@ use ::redis::Value;
 use tokio::time::{Instant, sleep};
 
 use super::{
-    Client,
-    node::Node,
-    outage::is_unreachable,
-    shared_connection::{CommandBatch, Request},
+    Client, connection::CommandBatch, invalidations::InFlightCommand, node::Node,
+    outage::is_unreachable, router::Router, shared_connection::Request,
 };
 use crate::redis::{Error, error::is_try_again};
 
@@ -27,21 +25,47 @@ pub(in crate::redis) enum Resend {
 }
 
 impl Client {
-    pub(super) async fn send_until(
+    /// Sends commands to `node`, or else to the server of their first key, with retries until `deadline`.
+    ///
+    /// A read of several keys is not retried after `TRYAGAIN` ([`is_try_again`]): its caller reads the keys one by one.
+    pub(in crate::redis) async fn send(
         &self,
         node: Option<&Node>,
         batch: CommandBatch<'_>,
         resend: Resend,
         deadline: Instant,
     ) -> Result<Value, Error> {
+        let lane = match node {
+            None => self.for_sizes_of(batch)?,
+            Some(_) => self.lane,
+        };
+        // Not for tracked reads, whose answers are to be cached.
+        let is_tracked = matches!(batch, CommandBatch::Tracked(_));
+        let invalidations = self.invalidations().filter(|_| node.is_none() && !is_tracked);
+        let _invalidate_on_drop = invalidations
+            .map(|invalidations| InFlightCommand { invalidations, cmd: batch.first() });
         let (mut pause, longest) = BACKOFF;
         let (mut resend, only_reads) = (resend, resend == Resend::Once);
         let mut refusal = None;
         loop {
             let request = Request { batch, deadline, may_repeat: resend == Resend::Once };
-            let answer = self.inner.router.send(node, self.lane, request).await;
+            let answer = match (&self.inner.router, node) {
+                (Router::Cluster(cluster), None) => cluster.send(lane, request).await,
+                (_, Some(node)) | (Router::Server(node), None) => {
+                    node.on(lane).send(request, false).await
+                }
+            };
+            let answer = answer.map_err(|error| self.inner.router.refused(error));
             self.inner.counters.record(&answer);
-            let Err(error) = answer else { return answer };
+            let error = match answer {
+                Ok(reply) => {
+                    if node.is_none() {
+                        self.record_size(batch, lane, &reply);
+                    }
+                    return Ok(reply);
+                }
+                Err(error) => error,
+            };
             let now = Instant::now();
             match error {
                 // Without a pause: the connection that lost the reply is already being replaced.

@@ -1,15 +1,14 @@
-//! Routing of commands: to the one server, or to the node of a cluster that serves the key.
+//! Servers of a client: the one server, or the nodes of a cluster.
 
 use std::sync::Arc;
 
-use ::redis::{RedisError, ServerErrorKind, Value};
+use ::redis::{RedisError, ServerErrorKind};
 use tokio::time::Instant;
 
 use super::{
     cluster::{Cluster, SlotPlace},
     connect::Connector,
     node::{Lane, Node},
-    shared_connection::Request,
 };
 use crate::redis::{Error, error::server_kind};
 
@@ -35,31 +34,23 @@ impl Router {
         }
     }
 
-    /// Sends `request` to `node`, or to the server of the command's key if `node` is `None`.
-    pub(super) async fn send(
-        &self,
-        node: Option<&Node>,
-        lane: Lane,
-        request: Request<'_>,
-    ) -> Result<Value, Error> {
-        let server = match (self, node) {
-            (Self::Cluster(_), Some(node)) => return node.on(lane).send(request, false).await,
-            (Self::Cluster(cluster), None) => return cluster.send(lane, request).await,
-            (Self::Server(server), _) => server,
+    /// Returns the error of a call that its server has refused, and replaces the connections if the server may have
+    /// another role by now. A cluster does so itself.
+    pub(super) fn refused(&self, error: Error) -> Error {
+        let (Self::Server(server), Error::Unavailable(cause)) = (self, &error) else {
+            return error;
         };
-        let answer = server.on(lane).send(request, false).await;
-        let Err(Error::Unavailable(error)) = answer else { return answer };
-        match server_kind(&error) {
+        match server_kind(cause) {
             // The server is a node of a cluster, but the client was configured for a single server: retries cannot
             // help.
-            Some(ServerErrorKind::Moved | ServerErrorKind::Ask) => {
-                return Err(Error::Server(error));
-            }
+            Some(ServerErrorKind::Moved | ServerErrorKind::Ask) => Error::Server(cause.clone()),
             // The server is a replica. Its address, or its sentinels, may lead to the master by now.
-            Some(ServerErrorKind::ReadOnly | ServerErrorKind::MasterDown) => server.renew(),
-            _ => {}
+            Some(ServerErrorKind::ReadOnly | ServerErrorKind::MasterDown) => {
+                server.renew();
+                error
+            }
+            _ => error,
         }
-        Err(Error::Unavailable(error))
     }
 
     /// Returns all servers that hold keys.

@@ -17,12 +17,12 @@ use std::{
     time::Duration,
 };
 
-use ::redis::{Cmd, ErrorKind, RedisError, RedisResult, Value};
+use ::redis::{ErrorKind, RedisError, RedisResult, Value};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::{
     connect::{Connector, NewConnection},
-    connection::{Connection, NotAdmitted},
+    connection::{CommandBatch, Connection, NotAdmitted},
     outage::Outage,
     sentinel::Sentinels,
     single_flight::SingleFlight,
@@ -59,7 +59,7 @@ pub(super) enum Destination {
 struct State {
     route: Route,
     outage: Arc<Outage>,
-    /// True if it carries large values: see [`large_runtime`](super::large_runtime).
+    /// True if it carries large values, on a [`LargeRuntime`](super::large_runtime::LargeRuntime).
     is_large: bool,
     /// True while a task makes attempts in the background.
     is_retrying: AtomicBool,
@@ -85,17 +85,6 @@ pub(super) struct Request<'a> {
     pub(super) deadline: Instant,
     /// True if the caller repeats the request after a lost reply, so that it need not wait on a retired connection.
     pub(super) may_repeat: bool,
-}
-
-/// Commands that are sent together.
-#[derive(Clone, Copy)]
-pub(in crate::redis) enum CommandBatch<'a> {
-    One(&'a Cmd),
-    /// A read of several keys in one slot.
-    MultiKey(&'a Cmd),
-    /// Reads of keys in one slot. The reply is an array of all replies, followed by whether later changes of the keys
-    /// will be reported.
-    Tracked(&'a [&'a Cmd]),
 }
 
 /// A reply that a caller waits for. If it is dropped before the reply, and the connection made no progress since the
@@ -142,14 +131,7 @@ impl SharedConnection {
         };
         let mut pending = PendingReply::new(self, &connection);
         let probe_at = deadline.min(Instant::now() + SILENCE_LIMIT);
-        let mut reply = pin!(async {
-            match batch {
-                CommandBatch::One(cmd) | CommandBatch::MultiKey(cmd) => {
-                    connection.send(cmd, is_asking).await
-                }
-                CommandBatch::Tracked(cmds) => connection.send_tracked(cmds, is_asking).await,
-            }
-        });
+        let mut reply = pin!(connection.send(batch, is_asking));
         let mut outcome = timeout_at(probe_at, &mut reply).await;
         // Repeatedly: the connection may become silent after a part of the request or of the reply.
         while outcome.is_err() && Instant::now() < deadline {
@@ -278,16 +260,6 @@ impl Route {
                 let timeout = self.connector.timeout.min(ATTEMPT_AGAIN_AFTER);
                 sentinels.connect(&self.connector, timeout).await
             }
-        }
-    }
-}
-
-impl<'a> CommandBatch<'a> {
-    /// Returns the first command, whose key selects the server.
-    pub(super) fn first(self) -> &'a Cmd {
-        match self {
-            Self::One(cmd) | Self::MultiKey(cmd) => cmd,
-            Self::Tracked(cmds) => cmds.first().expect("a batch has at least one command"),
         }
     }
 }

@@ -4,9 +4,9 @@ use ::redis::{Arg, Value};
 
 use super::{
     Client,
+    connection::CommandBatch,
     large_keys::{LARGE, size},
     node::Lane,
-    shared_connection::CommandBatch,
 };
 use crate::redis::Error;
 

@@ -10,7 +10,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use super::connection::Connection;
+use super::connection::{CommandBatch, Connection};
 
 /// Time without a reply after which a waiting caller has the connection probed.
 pub(super) const SILENCE_LIMIT: Duration = Duration::from_millis(400);
@@ -36,10 +36,11 @@ pub(super) fn probe(
     }
     runtime.spawn(async move {
         let before = connection.progress();
-        let ping = timeout(PING_TIMEOUT, connection.send(&::redis::cmd("PING"), false)).await;
+        let ping = ::redis::cmd("PING");
+        let answer = timeout(PING_TIMEOUT, connection.send(CommandBatch::One(&ping), false)).await;
         connection.end_probe();
         // Any byte counts: the reply to the `PING` may be late because a large reply or request precedes it.
-        if !matches!(ping, Ok(Ok(_))) && connection.progress() == before {
+        if !matches!(answer, Ok(Ok(_))) && connection.progress() == before {
             retire(&connection);
         }
     });

@@ -13,7 +13,7 @@ use super::{
     super::{
         connect::{MAX_IN_FLIGHT, MAX_LARGE_IN_FLIGHT},
         connection::Connection,
-        large_runtime::large_runtime,
+        large_runtime::LargeRuntime,
         outage::RETRY_EVERY,
         single_flight::Outcome,
         watchdog::watchdog,
@@ -104,7 +104,7 @@ impl SharedConnection {
             }
             let (route, state) = (self.0.route.clone(), Arc::downgrade(&self.0));
             let (runtime, max_in_flight) = match self.0.is_large {
-                true => (large_runtime(), MAX_LARGE_IN_FLIGHT),
+                true => (LargeRuntime::current(), MAX_LARGE_IN_FLIGHT),
                 false => (None, MAX_IN_FLIGHT),
             };
             async move {
@@ -118,15 +118,16 @@ impl SharedConnection {
                         Err(_) => Err(io::Error::from(io::ErrorKind::TimedOut).into()),
                     }
                 };
-                let new = match runtime {
+                let new = match &runtime {
                     // The task of the connection starts there, too.
                     Some(runtime) => {
-                        let task = runtime.spawn(connect);
+                        let task = runtime.handle().spawn(connect);
                         task.await.unwrap_or_else(|ended| Err(io::Error::other(ended).into()))
                     }
                     None => connect.await,
                 };
-                let attempt = new.map(|new| Arc::new(Connection::new(new, version, max_in_flight)));
+                let attempt =
+                    new.map(|new| Arc::new(Connection::new(new, version, max_in_flight, runtime)));
                 if let Ok(connection) = &attempt {
                     let (state, this) = (state.clone(), Arc::downgrade(connection));
                     connection.set_on_end(move || {
