@@ -49,6 +49,7 @@
 //! | page | subject |
 //! | --- | --- |
 //! | [`recipes`] | small programs: tokens, one-time codes, idempotency, debounce, jobs with retries, flags, sessions |
+//! | [`ports`] | five programs that were ported, and what that took |
 //! | [`from_moka`] | from moka |
 //! | [`from_others`] | from quick_cache, retainer, Redis, TimedDict, pyttl and Python's dirq |
 //! | [`from_governor`] | from governor and tower-governor |
@@ -119,6 +120,9 @@ pub mod costs_known_afterwards {}
 
 #[doc = include_str!("guide/recipes.md")]
 pub mod recipes {}
+
+#[doc = include_str!("guide/ports.md")]
+pub mod ports {}
 
 #[doc = include_str!("guide/from_moka.md")]
 pub mod from_moka {}

@@ -87,6 +87,7 @@ where
     /// # Ok(())
     /// # }
     /// ```
+    #[doc(alias = "save")]
     pub async fn snapshot(&self, writer: impl AsyncWrite + Unpin) -> Result<u64, SnapshotError>
     where
         K: Serialize,
@@ -159,6 +160,7 @@ where
     /// # Ok(())
     /// # }
     /// ```
+    #[doc(alias = "save")]
     pub async fn snapshot_to(&self, path: impl AsRef<Path>) -> Result<u64, SnapshotError>
     where
         K: Serialize,

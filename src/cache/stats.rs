@@ -62,6 +62,7 @@ pub struct Stats {
 
 impl Stats {
     /// Returns the share of reads that found a live value; 0 if there were no reads.
+    #[doc(alias = "hit rate")]
     pub fn hit_ratio(&self) -> f64 {
         match self.hits + self.misses {
             0 => 0.0,

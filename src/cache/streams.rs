@@ -50,6 +50,7 @@ where
     /// # }
     /// ```
     #[doc(alias = "listener")]
+    #[doc(alias = "subscribe")]
     pub fn events(&self) -> Events<K, V> {
         Events::new(&self.inner.shared.publisher)
     }
@@ -82,6 +83,7 @@ where
     #[doc(alias = "eviction_listener")]
     #[doc(alias = "async_eviction_listener")]
     #[doc(alias = "removal_listener")]
+    #[doc(alias = "subscribe")]
     pub fn events_lossless(&self, capacity: usize) -> LosslessEvents<K, V> {
         LosslessEvents::new(&self.inner.shared.publisher, capacity)
     }

@@ -90,6 +90,7 @@ where
     /// ```
     ///
     /// [`Claim::fail`]: crate::Claim::fail
+    #[doc(alias = "dead letter")]
     pub async fn dead_letters(&self, max: usize) -> Vec<DeadLetter<K, V>> {
         coop::proceed().await;
         // Declared outside of the lock: if a clone panics, the earlier ones are dropped after unlock.

@@ -85,6 +85,7 @@ where
     /// ```
     ///
     /// [`Claim::fail`]: super::Claim::fail
+    #[doc(alias = "dead letter")]
     pub async fn dead_letters(&self, max: usize) -> Result<Vec<DeadLetter<K, V>>, Error> {
         if max == 0 || !self.state.layout.has_dead() {
             return Ok(Vec::new());
