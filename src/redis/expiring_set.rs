@@ -129,8 +129,8 @@ impl<T> ExpiringSet<T> {
     /// Removes the members with scores in this range, and returns their number.
     ///
     /// Each script and round trip removes a thousand members, so that the server is not blocked for long. Other clients
-    /// may see only some of them removed, and members that other clients push in the meantime may remain. The call takes
-    /// as long as the server finds members: the timeout of the client applies to each round trip.
+    /// may see only some of them removed, and members that other clients push in the meantime may remain. The call
+    /// takes as long as the server finds members: the timeout of the client applies to each round trip.
     ///
     /// # Errors
     ///
@@ -139,8 +139,8 @@ impl<T> ExpiringSet<T> {
     pub async fn remove_range(&self, scores: impl RangeBounds<SystemTime>) -> Result<usize, Error> {
         let range = self.state.unit.range(&scores);
         let mut removed = 0;
-        // Ends when a script finds fewer members than it may remove. How many there are is known to the server alone, so a
-        // server that always reports a whole batch keeps the call busy until the caller drops it.
+        // Ends when a script finds fewer members than it may remove. Only the server knows their number, so one that
+        // always reports a whole batch keeps the call busy until the caller drops it.
         loop {
             let call = self.call(|scripts| &scripts.remove_range).arg(&range);
             // Sent once: the count of a lost reply would be missing from the sum.

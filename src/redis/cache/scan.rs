@@ -47,10 +47,10 @@ struct ScanCursor {
     /// Servers that are still to be scanned; `None` before the first call, and between two passes.
     nodes: Option<Vec<Node>>,
     cursor: u64,
-    /// Number of pages of this server, and the cursor of the last page whose number is a power of two. No server returns
-    /// a cursor twice, or the scan would not end. A cycle of cursors returns to this one (R. P. Brent, "An improved Monte
-    /// Carlo factorization algorithm", BIT 1980), so not all of them are kept. A server that invents new cursors forever
-    /// keeps the call busy until the caller drops it, as a server with more and more keys would.
+    /// Number of pages of this server, and the cursor of the last page whose number is a power of two. No server
+    /// returns a cursor twice, or the scan would not end. A cycle of cursors returns to this one (R. P. Brent, "An
+    /// improved Monte Carlo factorization algorithm", BIT 1980), so not all of them are stored. A server that invents
+    /// new cursors forever keeps the call busy until the caller drops it, as one with more and more keys would.
     pages: (u64, u64),
     /// Locations of the slots before this pass.
     places: Vec<SlotPlace>,
@@ -265,17 +265,17 @@ impl ScanCursor {
         let answer = commands.client.for_batches().send_to(&node, &scan).await?;
         let (cursor, records): (u64, Vec<Vec<u8>>) = FromRedisValue::from_redis_value(answer)
             .map_err(|_| unexpected_reply("unexpected reply to SCAN"))?;
-        let (pages, kept) = &mut self.pages;
+        let (pages, checkpoint) = &mut self.pages;
         if cursor == 0 {
             // The end of the scan of this server.
             nodes.pop();
             self.pages = (0, 0);
-        } else if cursor == *kept {
+        } else if cursor == *checkpoint {
             return Err(unexpected_reply("a SCAN does not end: its cursor has returned"));
         } else {
             *pages += 1;
             if pages.is_power_of_two() {
-                *kept = cursor;
+                *checkpoint = cursor;
             }
         }
         self.cursor = cursor;

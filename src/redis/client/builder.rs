@@ -126,9 +126,10 @@ impl ClientBuilder {
     /// [`range`](super::super::ExpiringSet::range), whose reply has all members, need a larger maximum than the default.
     ///
     /// A reply is in memory until its caller is polled or dropped, and one per connection is incomplete, up to twice in
-    /// memory. Replies cannot wait on the server, since those of other callers are behind them on the same connection. So
-    /// up to 1,024 calls in flight, or 16 of values known to be above a mebibyte, can have a reply of the maximum each: a
-    /// program whose memory must not depend on the server has to bound its concurrent calls or lower this maximum.
+    /// memory. Replies cannot wait on the server, since those of other callers are behind them on the same connection.
+    /// So up to 1,024 calls in flight, or 16 of values known to be above a mebibyte, can have a reply of the maximum
+    /// each: a program whose memory must not depend on the server has to bound its concurrent calls or lower this
+    /// maximum.
     ///
     /// Defaults to [`max_value_bytes`](Self::max_value_bytes) plus 64 MiB.
     pub fn max_reply_bytes(mut self, bytes: usize) -> Self {

@@ -136,8 +136,8 @@ impl<K> RateLimiterBuilder<K> {
     }
 
     /// Builds the limiter, and starts a task on the current Tokio runtime that polls for [changed
-    /// limits](RateLimiter::set_limits), about twice per second, with one `GET`. If Tokio's clock is paused, the seconds
-    /// are real ones: a virtual day costs no more polls than the time that the test takes.
+    /// limits](RateLimiter::set_limits), about twice per second, with one `GET`. If Tokio's clock is paused, the
+    /// seconds are real ones: a virtual day costs no more polls than the time that the test takes.
     ///
     /// # Errors
     ///
