@@ -1,5 +1,7 @@
 //! Tests of failures: the page names each problem, and recovers without a reload.
 
+use std::time::Duration;
+
 use axum::{Router, http::Method};
 use fleeting::TimeoutDict;
 
@@ -40,6 +42,15 @@ async fn page_recovers_after_a_restart_and_after_a_502() {
     let top = "return Math.round(document.querySelector('header').getBoundingClientRect().top)";
     assert_eq!(browser.run(top).await, 0);
     browser.on_screen(1_280, 900, "light").await;
+    // It asks again every two seconds at most, however long it lasts, so that the end of a restart is noticed within 3 s:
+    // pauses that double would be at 8 s by now.
+    let next_try = "return Number(state.match(/Next try in (\\d+) s/)?.[1] ?? 0)";
+    let mut longest = 0;
+    for _ in 0..40 {
+        longest = browser.run(next_try).await.as_u64().expect("a number").max(longest);
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    assert!((1..=2).contains(&longest), "the next try was {longest} s away");
     let nowhere = browser.run("return document.body.innerText").await;
     assert!(!nowhere.to_string().contains("NaN"), "{nowhere}");
     let second = Service::start();
