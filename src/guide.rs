@@ -78,198 +78,83 @@
 //! | `migrate_moka_before`, `migrate_moka_after` | a program with moka, and after its migration. The same for `governor` and `tower_governor` in place of `moka` |
 //! | `migrate_timed_dict`, `migrate_ttl_dict` | migration from two Python libraries, call by call |
 
-#[doc = include_str!("guide/streams.md")]
-pub mod streams {}
+/// Declares pages of the guide: their files, and what they need for their examples to compile.
+macro_rules! pages {
+    ($($page:ident $(needs $needs:literal if $condition:meta)?),* $(,)?) => {
+        $(page!($page, concat!("guide/", stringify!($page), ".md") $(, $needs, $condition)?);)*
+    };
+}
 
-#[doc = include_str!("guide/handles.md")]
-pub mod handles {}
+macro_rules! page {
+    ($page:ident, $file:expr) => {
+        #[doc = include_str!($file)]
+        pub mod $page {}
+    };
+    ($page:ident, $file:expr, $needs:literal, $condition:meta) => {
+        #[cfg_attr($condition, doc = include_str!($file))]
+        #[cfg_attr(not($condition), doc = concat!(
+            "This page needs ", $needs, ". Read it on \
+             [docs.rs](https://docs.rs/fleeting/latest/fleeting/guide/", stringify!($page), "/)."
+        ))]
+        pub mod $page {}
+    };
+}
 
-#[doc = include_str!("guide/not_async.md")]
-#[doc(alias = "sync")]
-#[doc(alias = "block_on")]
-#[doc(alias = "blocking")]
-pub mod not_async {}
+page!(crossings, "../docs/crossings.md");
 
-#[doc = include_str!("guide/loaders.md")]
-pub mod loaders {}
-
-#[doc = include_str!("../docs/crossings.md")]
-pub mod crossings {}
-
-#[doc = include_str!("guide/many_keys.md")]
-pub mod many_keys {}
-
-#[doc = include_str!("guide/bounds.md")]
-pub mod bounds {}
-
-#[cfg_attr(feature = "axum", doc = include_str!("guide/rate_limits.md"))]
-#[cfg_attr(
-    not(feature = "axum"),
-    doc = "This page needs feature `axum`. Read it on \
-        [docs.rs](https://docs.rs/fleeting/latest/fleeting/guide/rate_limits/)."
-)]
-pub mod rate_limits {}
-
-#[cfg_attr(feature = "axum", doc = include_str!("guide/costs_known_afterwards.md"))]
-#[cfg_attr(
-    not(feature = "axum"),
-    doc = "This page needs feature `axum`. Read it on \
-        [docs.rs](https://docs.rs/fleeting/latest/fleeting/guide/costs_known_afterwards/)."
-)]
-pub mod costs_known_afterwards {}
-
-#[doc = include_str!("guide/recipes.md")]
-pub mod recipes {}
-
-#[doc = include_str!("guide/ports.md")]
-pub mod ports {}
-
-#[doc = include_str!("guide/from_moka.md")]
-pub mod from_moka {}
-
-#[doc = include_str!("guide/from_others.md")]
-pub mod from_others {}
-
-#[cfg_attr(feature = "axum", doc = include_str!("guide/from_governor.md"))]
-#[cfg_attr(
-    not(feature = "axum"),
-    doc = "This page needs feature `axum`. Read it on \
-        [docs.rs](https://docs.rs/fleeting/latest/fleeting/guide/from_governor/)."
-)]
-pub mod from_governor {}
-
-#[doc = include_str!("guide/sets.md")]
-pub mod sets {}
-
-#[doc = include_str!("guide/timeout_dict.md")]
-pub mod timeout_dict {}
-
-#[cfg_attr(feature = "serde", doc = include_str!("guide/snapshots.md"))]
-#[cfg_attr(
-    not(feature = "serde"),
-    doc = "This page needs feature `serde`. Read it on \
-        [docs.rs](https://docs.rs/fleeting/latest/fleeting/guide/snapshots/)."
-)]
-pub mod snapshots {}
-
-#[cfg_attr(feature = "metrics", doc = include_str!("guide/metrics.md"))]
-#[cfg_attr(
-    not(feature = "metrics"),
-    doc = "This page needs feature `metrics`. Read it on \
-        [docs.rs](https://docs.rs/fleeting/latest/fleeting/guide/metrics/)."
-)]
-pub mod metrics {}
-
-#[doc = include_str!("guide/log_messages.md")]
-pub mod log_messages {}
-
-#[doc = include_str!("guide/errors.md")]
-pub mod errors {}
-
-#[cfg_attr(all(feature = "dashboard", feature = "axum"), doc = include_str!("guide/dashboard.md"))]
-#[cfg_attr(
-    not(all(feature = "dashboard", feature = "axum")),
-    doc = "This page needs features `axum` and `dashboard`. Read it on \
-        [docs.rs](https://docs.rs/fleeting/latest/fleeting/guide/dashboard/)."
-)]
-pub mod dashboard {}
-
-#[cfg_attr(
-    all(feature = "axum", feature = "dashboard", feature = "dirq", unix),
-    doc = include_str!("guide/graceful_shutdown.md")
-)]
-#[cfg_attr(
-    not(all(feature = "axum", feature = "dashboard", feature = "dirq", unix)),
-    doc = "This page needs Unix, and features `axum`, `dashboard` and `dirq`. Read it on \
-        [docs.rs](https://docs.rs/fleeting/latest/fleeting/guide/graceful_shutdown/)."
-)]
-pub mod graceful_shutdown {}
-
-#[doc = include_str!("guide/cancel_safety.md")]
-pub mod cancel_safety {}
-
-#[doc = include_str!("guide/feature_flags.md")]
-pub mod feature_flags {}
-
-#[cfg_attr(feature = "redis", doc = include_str!("guide/redis.md"))]
-#[cfg_attr(
-    not(feature = "redis"),
-    doc = "This page needs feature `redis`. Read it on \
-        [docs.rs](https://docs.rs/fleeting/latest/fleeting/guide/redis/)."
-)]
-pub mod redis {}
-
-#[cfg_attr(feature = "redis", doc = include_str!("guide/before_production.md"))]
-#[cfg_attr(
-    not(feature = "redis"),
-    doc = "This page needs feature `redis`. Read it on \
-        [docs.rs](https://docs.rs/fleeting/latest/fleeting/guide/before_production/)."
-)]
-pub mod before_production {}
-
-#[cfg_attr(all(feature = "dirq", unix), doc = include_str!("guide/directory_queues.md"))]
-#[cfg_attr(
-    not(all(feature = "dirq", unix)),
-    doc = "This page needs Unix and feature `dirq`. Read it on \
-        [docs.rs](https://docs.rs/fleeting/latest/fleeting/guide/directory_queues/)."
-)]
-pub mod directory_queues {}
-
-#[doc = include_str!("guide/dirq_tool.md")]
-pub mod dirq_tool {}
+pages! {
+    streams,
+    handles,
+    not_async,
+    loaders,
+    many_keys,
+    bounds,
+    rate_limits needs "feature `axum`" if feature = "axum",
+    costs_known_afterwards needs "feature `axum`" if feature = "axum",
+    recipes,
+    ports,
+    from_moka,
+    from_others,
+    from_governor needs "feature `axum`" if feature = "axum",
+    sets,
+    timeout_dict,
+    snapshots needs "feature `serde`" if feature = "serde",
+    metrics needs "feature `metrics`" if feature = "metrics",
+    log_messages,
+    errors,
+    dashboard needs "features `axum` and `dashboard`" if all(feature = "dashboard", feature = "axum"),
+    graceful_shutdown needs "Unix, and features `axum`, `dashboard` and `dirq`"
+        if all(feature = "axum", feature = "dashboard", feature = "dirq", unix),
+    cancel_safety,
+    feature_flags,
+    redis needs "feature `redis`" if feature = "redis",
+    before_production needs "feature `redis`" if feature = "redis",
+    directory_queues needs "Unix and feature `dirq`" if all(feature = "dirq", unix),
+    dirq_tool,
+}
 
 /// Measurements: tables written by the benchmarks, each with the command that produced it.
 ///
 /// All of them come from one shared, noisy machine with two cores. Within a run, the candidates take turns. Compare the
 /// ratios rather than the absolute times. Ratios may also differ on other machines.
 pub mod measured {
-    #[doc = include_str!("../docs/peers.md")]
-    pub mod peers {}
-
-    #[doc = include_str!("../docs/hit-ratio.md")]
-    pub mod hit_ratio {}
-
-    #[doc = include_str!("../docs/loaders.md")]
-    pub mod loaders {}
-
-    #[doc = include_str!("../docs/sweep.md")]
-    pub mod sweep {}
-
-    #[doc = include_str!("../docs/fairness.md")]
-    pub mod fairness {}
-
-    #[doc = include_str!("../docs/memory.md")]
-    pub mod memory {}
-
-    #[doc = include_str!("../docs/bytes.md")]
-    pub mod bytes {}
-
-    #[doc = include_str!("../docs/events.md")]
-    pub mod events {}
-
-    #[doc = include_str!("../docs/rate-limit.md")]
-    pub mod rate_limit {}
-
-    #[doc = include_str!("../docs/sets.md")]
-    pub mod sets {}
-
-    #[doc = include_str!("../docs/timeout-dict.md")]
-    pub mod timeout_dict {}
-
-    #[doc = include_str!("../docs/snapshot.md")]
-    pub mod snapshot {}
-
-    #[doc = include_str!("../docs/dashboard.md")]
-    pub mod dashboard {}
-
-    #[doc = include_str!("../docs/redis.md")]
-    pub mod redis {}
-
+    page!(peers, "../docs/peers.md");
+    page!(hit_ratio, "../docs/hit-ratio.md");
+    page!(loaders, "../docs/loaders.md");
+    page!(sweep, "../docs/sweep.md");
+    page!(fairness, "../docs/fairness.md");
+    page!(memory, "../docs/memory.md");
+    page!(bytes, "../docs/bytes.md");
+    page!(events, "../docs/events.md");
+    page!(rate_limit, "../docs/rate-limit.md");
+    page!(sets, "../docs/sets.md");
+    page!(timeout_dict, "../docs/timeout-dict.md");
+    page!(snapshot, "../docs/snapshot.md");
+    page!(dashboard, "../docs/dashboard.md");
+    page!(redis, "../docs/redis.md");
     // The definitions of the pictures first: those of the page name files, which rustdoc does not copy.
     #[doc = include_str!("../docs/scale-pictures.md")]
     #[doc = include_str!("../docs/scale.md")]
     pub mod scale {}
-
-    #[doc = include_str!("../docs/dirq.md")]
-    pub mod dirq {}
+    page!(dirq, "../docs/dirq.md");
 }
