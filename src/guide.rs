@@ -139,6 +139,7 @@ pages! {
 /// ratios rather than the absolute times. Ratios may also differ on other machines.
 pub mod measured {
     page!(peers, "../docs/peers.md");
+    page!(cores, "../docs/cores.md");
     page!(hit_ratio, "../docs/hit-ratio.md");
     page!(loaders, "../docs/loaders.md");
     page!(sweep, "../docs/sweep.md");
