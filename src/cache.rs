@@ -59,38 +59,66 @@ pub(crate) use self::{
 };
 use crate::engine::{coop, event::Cause, hasher::DefaultHasher};
 
-/// Concurrent in-memory cache with a TTL per entry, prompt expiration and streams of expiry events.
+/// Concurrent in-memory cache for sessions, loaded values and answers, with a TTL per entry, prompt expiration and
+/// streams of expiry events.
 ///
-/// A `Cache` is a handle. Cloning it is cheap, and all clones share the same entries.
+/// ```
+/// use std::time::Duration;
+/// use fleeting::Cache;
 ///
-/// An entry may have a deadline. It is expired as soon as `now >= deadline`. From then on no method returns its value,
-/// even if it has not been swept. There are two exceptions: the loader methods of a cache with a [stale
-/// window](Builder::stale_while_revalidate); and, on Linux, lookups while the kernel's coarse clock is more than 50 ms
-/// late (because a processor was stopped, for example), until the next sweep at the latest.
+/// # async fn name_of(_: u64) -> String { "Ada".to_owned() }
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+/// let sessions = Cache::new();
+/// sessions.set_ex("token", 7, Duration::from_secs(30)).await;
+/// assert_eq!(sessions.get("token").await, Some(7));
+/// tokio::time::advance(Duration::from_secs(30)).await;
+/// assert_eq!(sessions.get("token").await, None);
 ///
-/// A background task on the Tokio runtime removes expired entries from memory within a configurable delay
-/// ([`Sweep`](crate::Sweep)). Removals are published on event streams ([`events`](Cache::events),
+/// // At most 10,000 names; each is loaded once, no matter how many tasks ask for it.
+/// let names: Cache<u64, String> = Cache::builder().max_entries(10_000).build();
+/// let minute = Duration::from_secs(60);
+/// assert_eq!(names.get_or_set_with(&7, minute, async || name_of(7).await).await, "Ada");
+/// # }
+/// ```
+///
+/// You share a `Cache` by cloning it: it is a handle, cloning it is cheap, and all clones have the same entries. Most
+/// methods correspond to a Redis command and behave like it. The guide has [tables](crate::guide::crossings) of the
+/// methods and of what they do to a load of their key, to its kept error, stale value, idle time and tags.
+///
+/// # Expiration
+///
+/// An entry may have a deadline. It is expired as soon as `now >= deadline`. From then on you do not get its value from
+/// any method, even if it has not been swept. There are two exceptions:
+///
+/// - the loader methods of a cache with a [stale window](Builder::stale_while_revalidate);
+/// - on Linux, lookups while the kernel's coarse clock is more than 50 ms late (because a processor was stopped, for
+///   example), until the next sweep at the latest.
+///
+/// A background task on the Tokio runtime removes expired entries from memory within a delay that you configure
+/// ([`Sweep`](crate::Sweep)). You can subscribe to removals by event streams ([`events`](Cache::events),
 /// [`events_lossless`](Cache::events_lossless)).
 ///
-/// Most methods correspond to a Redis command and behave like it. Operations on the same key are atomic, unless the
-/// documentation of a method states otherwise. The guide has [tables](crate::guide::crossings) of the methods and of
-/// what they do to a load of their key, to its kept error, stale value, idle time and tags. Lookups accept any form of
-/// the key that is [`Equivalent`] to it (`&str` for `String`). Methods that may have to store the key, such as the
-/// loader methods, accept any form that can be made owned ([`ToKey`](crate::ToKey)).
+/// # Keys
+///
+/// Operations on the same key are atomic, unless the documentation of a method states otherwise. You can look up an
+/// entry by any form of the key that is [`Equivalent`] to it (`&str` for `String`). Methods that may have to store the
+/// key, such as the loader methods, accept any form that can be made owned ([`ToKey`](crate::ToKey)).
 ///
 /// # Bounds
 ///
-/// A cache is unbounded by default: it holds every live entry, and entries without a TTL stay until they are removed.
+/// A cache is unbounded by default: it holds every live entry, and entries without a TTL stay until you remove them.
 /// Limit it with [`Builder::max_entries`] or [`Builder::max_weight`]; [`Builder::time_to_live`] gives entries a default
 /// TTL.
 ///
 /// # Cost
 ///
-/// A call on one key locks its shard for about 100 ns and never waits for a subscriber. One in 61 calls consumes a unit
-/// of Tokio's cooperative budget, and a call that takes milliseconds makes the next one yield. So a task whose calls
-/// are all hits cannot starve its runtime. A call on one key yields only before it has any effect, except in methods
-/// that wait for a load, a value or a turn. Methods that process many entries also yield between their steps, as does a
-/// write that has to evict more than about a thousand entries. The bound holds when it returns.
+/// A call on one key locks its shard for about 100 ns and never waits for a subscriber.
+///
+/// One in 61 calls consumes a unit of Tokio's cooperative budget, and a call that takes milliseconds makes the next one
+/// yield. So a task whose calls are all hits cannot starve its runtime. A call on one key yields only before it has any
+/// effect, except in methods that wait for a load, a value or a turn. Methods that process many entries also yield
+/// between their steps, as does a write that has to evict more than about a thousand entries. The bound holds when it
+/// returns.
 ///
 /// # Cancel safety
 ///
@@ -105,16 +133,16 @@ use crate::engine::{coop, event::Cause, hasher::DefaultHasher};
 /// [`compute`](Cache::compute), [`get_ex_with`](Cache::get_ex_with), [`remove_if`](Cache::remove_if) and
 /// [`retain`](Cache::retain), run while a shard is locked. So does the [weigher](Builder::max_weight) in `update` and
 /// `compute`. They must be short and must not call the cache, because the call may deadlock. Removed keys and values
-/// are dropped after the lock is released, so their `Drop` may call the cache. The exception is a value that the
+/// are dropped after the lock is released, so their `Drop` may call the cache. The one exception is a value that the
 /// closure of `update` overwrites: it is dropped under the lock. A panic in any of them releases the lock and leaves
 /// the cache consistent.
 ///
 /// # Runtimes
 ///
-/// A cache uses the clock of the runtime it was built on. On a `current_thread` runtime this is Tokio's clock, which
-/// tests can pause and advance; on a `multi_thread` runtime it is real time, which cannot be paused. Handles can be
-/// used from other runtimes and outside of any runtime. After the runtime of the cache has shut down, reads and writes
-/// still work, but the sweeper and the callbacks of [`on_expired`](Cache::on_expired) no longer run.
+/// A cache uses the clock of the runtime on which you built it. On a `current_thread` runtime this is Tokio's clock,
+/// which your tests can pause and advance; on a `multi_thread` runtime it is real time, which cannot be paused. You can
+/// use a handle on other runtimes and outside of any runtime. After the runtime of the cache has shut down, reads and
+/// writes still work, but the sweeper and the callbacks of [`on_expired`](Cache::on_expired) no longer run.
 ///
 /// Background refreshes run on the runtime of the cache if that is a `multi_thread` runtime that has not shut down, and
 /// otherwise on that of the caller. They need a timer (`enable_time`). Without one they have no time limit, and each
@@ -126,24 +154,8 @@ use crate::engine::{coop, event::Cause, hasher::DefaultHasher};
 ///
 /// # Lifetime
 ///
-/// Dropping the last handle drops the entries, stops the sweeper and ends the event streams. A callback or a value that
-/// owns a handle to its own cache keeps the cache alive forever; it should own a [`WeakCache`] instead.
-///
-/// # Examples
-///
-/// ```
-/// use std::time::Duration;
-/// use fleeting::Cache;
-///
-/// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
-/// let cache = Cache::new();
-/// cache.set_ex("session", 42, Duration::from_secs(30)).await;
-/// assert_eq!(cache.get("session").await, Some(42));
-///
-/// tokio::time::advance(Duration::from_secs(30)).await;
-/// assert_eq!(cache.get("session").await, None);
-/// # }
-/// ```
+/// When you drop the last handle, the entries are dropped, the sweeper stops and the event streams end. A callback or a
+/// value that owns a handle to its own cache keeps the cache alive forever; give it a [`WeakCache`] instead.
 pub struct Cache<K, V, S = DefaultHasher> {
     /// Holds the state and does the work. Methods of `Cache` call it, and yield to other tasks.
     inner: SyncCache<K, V, S>,
@@ -253,6 +265,18 @@ where
     /// The default TTL is [`Builder::time_to_live`]; without one the entry is persistent. The TTL and the tags of the
     /// replaced value are discarded. If the key is being loaded, the written value takes precedence over the loaded
     /// one.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::{Cache, Ttl};
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let half_an_hour = Duration::from_secs(1_800);
+    /// let sessions = Cache::builder().time_to_live(half_an_hour).build();
+    /// assert_eq!(sessions.set("token", "ada").await, None);
+    /// assert_eq!(sessions.set("token", "bob").await, Some("ada"));
+    /// assert_eq!(sessions.get_with_ttl("token").await, Some(("bob", Ttl::Remaining(half_an_hour))));
+    /// # }
+    /// ```
     #[doc(alias = "insert")]
     #[doc(alias = "SET")]
     #[inline]
@@ -334,6 +358,19 @@ where
     /// Sets the value of `key` without changing its TTL, and returns the live value it replaced (Redis: `SET KEEPTTL`).
     ///
     /// If there is no live value, this is [`set`](Cache::set). Tags are not kept.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::{Cache, Ttl};
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// // A login code is valid for five minutes; a failed attempt is noted in its entry.
+    /// let codes = Cache::new();
+    /// codes.set_ex("ada", (4711, "no attempt"), Duration::from_secs(300)).await;
+    /// tokio::time::advance(Duration::from_secs(100)).await;
+    /// codes.set_keep_ttl("ada", (4711, "one attempt")).await;
+    /// assert_eq!(codes.ttl("ada").await, Ttl::Remaining(Duration::from_secs(200)));
+    /// # }
+    /// ```
     #[doc(alias = "KEEPTTL")]
     pub async fn set_keep_ttl(&self, key: K, value: V) -> Option<V> {
         coop::proceed().await;
@@ -344,6 +381,18 @@ where
     /// Removes `key` and returns its live value, or `None` if there was none (Redis: `DEL`).
     ///
     /// The cause of the removal is [`Cause::Removed`].
+    ///
+    /// ```
+    /// # use fleeting::Cache;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let sessions = Cache::new();
+    /// sessions.set("token", "ada").await;
+    ///
+    /// // Ada logs out.
+    /// assert_eq!(sessions.remove("token").await, Some("ada"));
+    /// assert_eq!(sessions.get("token").await, None);
+    /// # }
+    /// ```
     #[doc(alias = "invalidate")]
     #[doc(alias = "DEL")]
     pub async fn remove<Q>(&self, key: &Q) -> Option<V>
@@ -357,6 +406,17 @@ where
     /// Returns whether `key` has a live value (Redis: `EXISTS`).
     ///
     /// This is not an access: it does not extend an idle deadline, and counts neither for eviction nor in [`Stats`].
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::Cache;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let revoked = Cache::new();
+    /// revoked.set_ex("token 7", (), Duration::from_secs(3_600)).await;
+    /// assert!(revoked.contains_key("token 7").await);
+    /// assert!(!revoked.contains_key("token 8").await);
+    /// # }
+    /// ```
     #[doc(alias = "contains")]
     #[doc(alias = "EXISTS")]
     pub async fn contains_key<Q>(&self, key: &Q) -> bool

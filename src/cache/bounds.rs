@@ -37,6 +37,17 @@ where
     /// [`max_weight`](super::Builder::max_weight).
     ///
     /// Without a weigher each entry weighs 1. Costs O(1) in a bounded cache, else O(shards).
+    ///
+    /// ```
+    /// # use fleeting::Cache;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// // Pages weigh their length in bytes.
+    /// let weigher = |_: &&str, page: &String| page.len() as u32;
+    /// let pages = Cache::builder().max_weight(1_000_000, weigher).build();
+    /// pages.set("/", "Welcome".to_owned()).await;
+    /// assert_eq!(pages.weight(), 7);
+    /// # }
+    /// ```
     #[doc(alias = "weighted_size")]
     pub fn weight(&self) -> u64 {
         self.inner.weight()
@@ -88,6 +99,21 @@ where
     /// # Cancel safety
     ///
     /// As for [`set_max_entries`](Cache::set_max_entries).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use fleeting::Cache;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let weigher = |_: &u32, page: &String| page.len() as u32;
+    /// let pages = Cache::builder().max_weight(1_000, weigher).build();
+    /// pages.set_many((0..100).map(|page| (page, "12345".to_owned())), None).await;
+    ///
+    /// // Memory is short: keep less.
+    /// pages.set_max_weight(100).await;
+    /// assert!(pages.weight() <= 100);
+    /// # }
+    /// ```
     pub async fn set_max_weight(&self, weight: u64) {
         assert!(weight > 0, "max_weight must be at least 1, got {weight}");
         assert!(

@@ -41,7 +41,18 @@ const MIN_ENTRIES_PER_GIVEN_SHARD: usize = 8;
 /// may be small, and each shard chooses victims among its own entries only.
 const MAX_SHARDS_BY_WEIGHT: usize = 16;
 
-/// Configuration of a [`Cache`]. Created by [`Cache::builder`].
+/// Configuration of a [`Cache`]: bounds, TTL, freshness, events. Created by [`Cache::builder`].
+///
+/// ```
+/// # use std::time::Duration;
+/// # use fleeting::Cache;
+/// # #[tokio::main(flavor = "current_thread")] async fn main() {
+/// let users: Cache<u64, String> = Cache::builder()
+///     .max_entries(10_000)
+///     .time_to_live(Duration::from_secs(60))
+///     .build();
+/// # }
+/// ```
 ///
 /// A cache without [`max_entries`](Builder::max_entries) and [`max_weight`](Builder::max_weight) is unbounded.
 #[must_use = "a builder does nothing until `build`"]
@@ -87,6 +98,20 @@ impl<K, V, S> Builder<K, V, S> {
     /// `None` or if they have no such argument.
     ///
     /// Defaults to none: values written without a TTL are persistent.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::Cache;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let sessions = Cache::builder().time_to_live(Duration::from_secs(1_800)).build();
+    /// sessions.set("token", "ada").await;
+    /// sessions.set_ex("short", "bob", Duration::from_secs(60)).await;
+    ///
+    /// tokio::time::advance(Duration::from_secs(60)).await;
+    /// assert_eq!(sessions.get("token").await, Some("ada"));
+    /// assert_eq!(sessions.get("short").await, None);
+    /// # }
+    /// ```
     #[doc(alias = "expire_after_write")]
     pub fn time_to_live(mut self, ttl: Duration) -> Self {
         self.settings.time_to_live = Some(ttl);
@@ -99,6 +124,16 @@ impl<K, V, S> Builder<K, V, S> {
     /// is not returned even if it has not been swept (except by the loader methods within a [stale
     /// window](Builder::stale_while_revalidate)). Defaults to [`Sweep::default`], which removes an expired entry within
     /// 100 ms plus the duration of the sweep.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::{Cache, Sweep};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// // Expired entries may stay in memory for a minute: fewer wake-ups.
+    /// let sweep = Sweep::default().every(Duration::from_secs(60));
+    /// let answers: Cache<String, [u8; 4]> = Cache::builder().sweep(sweep).build();
+    /// # }
+    /// ```
     pub fn sweep(mut self, sweep: Sweep) -> Self {
         self.sweep = sweep;
         self
@@ -116,6 +151,16 @@ impl<K, V, S> Builder<K, V, S> {
     /// # Panics
     ///
     /// Panics if `shards` is 0 or above 65,536.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use fleeting::Cache;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// // Many threads write to a large cache at the same time.
+    /// let counters: Cache<u64, u64> = Cache::builder().shards(1_024).build();
+    /// # }
+    /// ```
     pub fn shards(mut self, shards: usize) -> Self {
         // `DashMap` panics with a single shard.
         self.shards = Some(checked_shards(shards).max(2));
@@ -129,6 +174,17 @@ impl<K, V, S> Builder<K, V, S> {
     /// # Panics
     ///
     /// Panics if `entries` is above `isize::MAX`.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use fleeting::Cache;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// // A million users are loaded at the start: no table grows while they are.
+    /// let users: Cache<u64, String> =
+    ///     Cache::builder().initial_capacity(1_000_000).build();
+    /// # }
+    /// ```
     #[doc(alias = "with_capacity")]
     pub fn initial_capacity(mut self, entries: usize) -> Self {
         assert!(
@@ -143,6 +199,15 @@ impl<K, V, S> Builder<K, V, S> {
     ///
     /// Defaults to foldhash, which is fast and seeded per cache, but offers only limited protection against
     /// hash-collision attacks. If an attacker can choose the keys, use [`std::hash::RandomState`].
+    ///
+    /// ```
+    /// # use std::hash::RandomState;
+    /// # use fleeting::Cache;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// // Users choose the keys.
+    /// let logins: Cache<String, u32, _> = Cache::builder().hasher(RandomState::new()).build();
+    /// # }
+    /// ```
     #[doc(alias = "build_with_hasher")]
     #[doc(alias = "with_hasher")]
     pub fn hasher<T>(self, hasher: T) -> Builder<K, V, T> {
@@ -170,6 +235,22 @@ impl<K, V, S> Builder<K, V, S> {
     /// # Panics
     ///
     /// Panics if `events` is 0.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use fleeting::{Cache, Lagged};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// let prices = Cache::builder().event_capacity(2).build();
+    /// let mut events = prices.events();
+    /// for share in 0..5 {
+    ///     prices.set(share, 100).await;
+    ///     prices.expire_now(&share).await;
+    /// }
+    /// assert_eq!(events.recv().await, Some(Err(Lagged(3))), "three were missed");
+    /// assert_eq!(events.recv().await.unwrap().unwrap().key, 3);
+    /// # }
+    /// ```
     pub fn event_capacity(mut self, events: usize) -> Self {
         assert!(events > 0, "event_capacity must be at least 1, got {events}");
         self.event_capacity = events;
@@ -180,6 +261,18 @@ impl<K, V, S> Builder<K, V, S> {
     ///
     /// It applies to [`Cache::events`] and [`Cache::events_lossless`], but neither to [`Cache::on_expired`] nor to
     /// [`Cache::expired`]. Defaults to [`Cause::Expired`] and [`Cause::Evicted`].
+    ///
+    /// ```
+    /// # use fleeting::{Cache, Cause};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// // An audit log needs the logouts, too.
+    /// let sessions = Cache::builder().publish([Cause::Expired, Cause::Removed]).build();
+    /// let mut events = sessions.events_lossless(1_024);
+    /// sessions.set("token", "ada").await;
+    /// sessions.remove("token").await;
+    /// assert_eq!(events.recv().await.unwrap().cause, Cause::Removed);
+    /// # }
+    /// ```
     #[doc(alias = "RemovalCause")]
     pub fn publish(mut self, causes: impl IntoIterator<Item = Cause>) -> Self {
         self.causes = Cause::bits(causes);
@@ -189,6 +282,14 @@ impl<K, V, S> Builder<K, V, S> {
     /// Sets the name of the cache in logs, traces and [metrics](crate::guide::metrics).
     ///
     /// Caches with the same name share their metrics. Defaults to `cache`.
+    ///
+    /// ```
+    /// # use fleeting::Cache;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// let sessions: Cache<u64, String> = Cache::builder().name("sessions").build();
+    /// assert_eq!(sessions.name(), "sessions");
+    /// # }
+    /// ```
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();
         self
@@ -271,6 +372,20 @@ where
     ///
     /// Panics outside of a Tokio runtime, unless the cache runs on the background thread. Panics on a runtime without a
     /// time driver (`enable_time`), unless the sweep is [manual](Sweep::manual).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::Cache;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// let answers = Cache::builder()
+    ///     .max_entries(10_000)
+    ///     .time_to_live(Duration::from_secs(300))
+    ///     .build();
+    /// answers.set("localhost", [127, 0, 0, 1]).await;
+    /// # }
+    /// ```
     pub fn build(mut self) -> Cache<K, V, S> {
         // One generator for everything random, so that a seed makes the whole cache reproducible.
         let mut rng = match self.sweep.seed {

@@ -18,7 +18,24 @@ use crate::engine::{
     to_key::ToKey,
 };
 
-/// Change of an entry, returned by the closure of [`Cache::compute`] or [`Cache::compute_with`].
+/// Change of an entry, which you return from the closure of [`Cache::compute`] or [`Cache::compute_with`].
+///
+/// ```
+/// # use fleeting::{Cache, Op};
+/// # #[tokio::main(flavor = "current_thread")] async fn main() {
+/// let stock = Cache::new();
+/// stock.set("book".to_owned(), 1).await;
+///
+/// // The last one is sold.
+/// let sell = |left: Option<&u32>| match left {
+///     Some(1) => Op::Remove,
+///     Some(left) => Op::Set(left - 1),
+///     None => Op::Keep,
+/// };
+/// stock.compute("book", sell).await;
+/// assert_eq!(stock.get("book").await, None);
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Op<V> {
     /// Leaves the entry as it is.

@@ -22,6 +22,18 @@ where
     /// Returns the number of resident entries: live ones, and expired ones that are not yet swept (Redis: `DBSIZE`).
     ///
     /// Costs O(shards). See [`live_len`](Cache::live_len) for the number of live entries.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::{Cache, Sweep};
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let sessions = Cache::builder().sweep(Sweep::manual()).build();
+    /// sessions.set("ada", 1).await;
+    /// sessions.set_ex("bob", 2, Duration::ZERO).await;
+    /// assert_eq!(sessions.len(), 2, "the expired session is still in memory");
+    /// assert_eq!(sessions.live_len(), 1);
+    /// # }
+    /// ```
     #[doc(alias = "entry_count")]
     #[doc(alias = "DBSIZE")]
     pub fn len(&self) -> usize {
@@ -29,6 +41,16 @@ where
     }
 
     /// Returns whether no entry is resident. Costs O(shards).
+    ///
+    /// ```
+    /// # use fleeting::Cache;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let uploads = Cache::new();
+    /// assert!(uploads.is_empty());
+    /// uploads.set("photo.jpg", 42).await;
+    /// assert!(!uploads.is_empty(), "wait with the restart");
+    /// # }
+    /// ```
     pub fn is_empty(&self) -> bool {
         self.inner.is_empty()
     }
@@ -36,11 +58,30 @@ where
     /// Returns the number of live entries.
     ///
     /// Costs O(n): every entry is examined. One shard is locked for reading at a time.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::Cache;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let sessions = Cache::new();
+    /// sessions.set_ex("ada", 1, Duration::from_secs(60)).await;
+    /// sessions.set_ex("bob", 2, Duration::ZERO).await;
+    /// assert_eq!(sessions.live_len(), 1, "one user is online");
+    /// # }
+    /// ```
     pub fn live_len(&self) -> usize {
         self.inner.live_len()
     }
 
     /// Returns the [name](super::Builder::name) of the cache.
+    ///
+    /// ```
+    /// # use fleeting::Cache;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// let sessions: Cache<u64, String> = Cache::builder().name("sessions").build();
+    /// println!("the cache {} holds {} entries", sessions.name(), sessions.len());
+    /// # }
+    /// ```
     pub fn name(&self) -> &str {
         self.inner.name()
     }
@@ -54,6 +95,20 @@ where
     /// # Cancel safety
     ///
     /// If the call is cancelled, some of the entries may have been removed.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use fleeting::Cache;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let templates = Cache::new();
+    /// templates.set("page.html", "<h1>{title}</h1>").await;
+    ///
+    /// // A deployment replaced all templates.
+    /// templates.clear().await;
+    /// assert!(templates.is_empty());
+    /// # }
+    /// ```
     #[doc(alias = "invalidate_all")]
     #[doc(alias = "FLUSHDB")]
     pub async fn clear(&self) {

@@ -27,6 +27,21 @@ where
     /// The new TTL starts now. With a `ttl` of zero the entry expires immediately; with one that overflows it becomes
     /// persistent. Returns `None` if there is no live value. A value that is being refreshed gets this TTL, too: see
     /// [`expire`](Cache::expire).
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::{Cache, Ttl};
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let half_an_hour = Duration::from_secs(1_800);
+    /// let sessions = Cache::new();
+    /// sessions.set_ex("token", "ada", half_an_hour).await;
+    /// tokio::time::advance(Duration::from_secs(600)).await;
+    ///
+    /// // Each request extends its session.
+    /// assert_eq!(sessions.get_ex("token", half_an_hour).await, Some("ada"));
+    /// assert_eq!(sessions.ttl("token").await, Ttl::Remaining(half_an_hour));
+    /// # }
+    /// ```
     #[doc(alias = "GETEX")]
     #[inline]
     pub async fn get_ex<Q>(&self, key: &Q, ttl: Duration) -> Option<V>
@@ -143,6 +158,23 @@ where
     /// the deadline of the loaded value, in place of the TTL that its loader method was given. If that deadline passes
     /// before the load ends, or at once with a `ttl` of zero, the loaded value is not stored, and calls that begin after
     /// the expiry load again. This holds for all methods that change a deadline.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::{Cache, Ttl};
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let carts = Cache::new();
+    /// carts.set("ada", vec!["book"]).await;
+    ///
+    /// // Ada has left the shop: her cart is kept for an hour.
+    /// let hour = Duration::from_secs(3_600);
+    /// assert!(carts.expire("ada", hour).await);
+    /// assert_eq!(carts.ttl("ada").await, Ttl::Remaining(hour));
+    /// assert!(!carts.expire("bob", hour).await, "he has no cart");
+    /// # }
+    /// ```
     #[doc(alias = "EXPIRE")]
     #[doc(alias = "PEXPIRE")]
     pub async fn expire<Q>(&self, key: &Q, ttl: Duration) -> bool
@@ -157,6 +189,20 @@ where
     /// `EXPIRE` with `NX`, `XX`, `GT` or `LT`).
     ///
     /// Returns false if there is no live value.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::{Cache, Ttl, When};
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let minute = Duration::from_secs(60);
+    /// let bans = Cache::new();
+    /// bans.set_ex("mallory", "spam", 60 * minute).await;
+    ///
+    /// // A second offence never shortens a ban.
+    /// assert!(!bans.expire_if("mallory", 10 * minute, When::Later).await);
+    /// assert_eq!(bans.ttl("mallory").await, Ttl::Remaining(60 * minute));
+    /// # }
+    /// ```
     pub async fn expire_if<Q>(&self, key: &Q, ttl: Duration, when: When) -> bool
     where
         Q: Hash + Equivalent<K> + ?Sized,
@@ -169,6 +215,23 @@ where
     ///
     /// With a `deadline` in the past the entry expires immediately. A value that is being refreshed gets this deadline,
     /// too: see [`expire`](Cache::expire).
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::Cache;
+    /// # use tokio::time::Instant;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// // Both offers end with the sale.
+    /// let end = Instant::now() + Duration::from_secs(3_600);
+    /// let offers = Cache::new();
+    /// for offer in ["book", "pen"] {
+    ///     offers.set(offer, 5).await;
+    ///     offers.expire_at(offer, end).await;
+    /// }
+    /// tokio::time::advance(Duration::from_secs(3_600)).await;
+    /// assert_eq!(offers.get("pen").await, None);
+    /// # }
+    /// ```
     #[doc(alias = "EXPIREAT")]
     #[doc(alias = "PEXPIREAT")]
     pub async fn expire_at<Q>(&self, key: &Q, deadline: Instant) -> bool
@@ -191,6 +254,20 @@ where
     /// Adds `more` to the remaining TTL of `key`; returns false if the key is missing or persistent.
     ///
     /// A deadline that overflows makes the entry persistent.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::{Cache, Ttl};
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let hour = Duration::from_secs(3_600);
+    /// let parking = Cache::new();
+    /// parking.set_ex("B-AB 123", "ada", hour).await;
+    ///
+    /// // Ada pays for another hour.
+    /// assert!(parking.extend("B-AB 123", hour).await);
+    /// assert_eq!(parking.ttl("B-AB 123").await, Ttl::Remaining(2 * hour));
+    /// # }
+    /// ```
     pub async fn extend<Q>(&self, key: &Q, more: Duration) -> bool
     where
         Q: Hash + Equivalent<K> + ?Sized,
@@ -203,6 +280,19 @@ where
     /// `PERSIST`).
     ///
     /// In a cache with [`time_to_idle`](super::Builder::time_to_idle) the idle time still applies, and restarts.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::{Cache, Ttl};
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// // An order that is not paid within 15 minutes is cancelled.
+    /// let orders = Cache::new();
+    /// orders.set_ex(7, "unpaid", Duration::from_secs(900)).await;
+    /// orders.set_keep_ttl(7, "paid").await;
+    /// assert!(orders.persist(&7).await);
+    /// assert_eq!(orders.ttl(&7).await, Ttl::Persistent);
+    /// # }
+    /// ```
     #[doc(alias = "PERSIST")]
     pub async fn persist<Q>(&self, key: &Q) -> bool
     where
@@ -216,6 +306,19 @@ where
     ///
     /// Unlike [`remove`](Cache::remove), this publishes an [`Expired`](Cause::Expired) event, whose deadline is the
     /// time of the call.
+    ///
+    /// ```
+    /// # use fleeting::{Cache, Cause};
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let uploads = Cache::new();
+    /// let mut ended = uploads.events();
+    /// uploads.set("photo.jpg", "part 1").await;
+    ///
+    /// // The client disconnects: the same cleanup as after a timeout.
+    /// assert_eq!(uploads.expire_now("photo.jpg").await, Some("part 1"));
+    /// assert_eq!(ended.recv().await.unwrap().unwrap().cause, Cause::Expired);
+    /// # }
+    /// ```
     pub async fn expire_now<Q>(&self, key: &Q) -> Option<V>
     where
         Q: Hash + Equivalent<K> + ?Sized,

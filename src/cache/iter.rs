@@ -8,7 +8,7 @@ use std::{
 use super::{Cache, SyncCache};
 use crate::engine::clock::{Deadline, Now};
 
-/// Iterator over clones of the live entries of a cache. Created by [`Cache::iter`].
+/// Iterator over clones of the live entries of a cache. You get it from [`Cache::iter`], where there is an example.
 pub struct Iter<K, V, S> {
     cache: SyncCache<K, V, S>,
     next_shard: usize,
@@ -16,10 +16,12 @@ pub struct Iter<K, V, S> {
     shard: IntoIter<(K, V, Deadline)>,
 }
 
-/// Iterator over clones of the keys of the live entries of a cache. Created by [`Cache::keys`].
+/// Iterator over clones of the keys of the live entries of a cache. You get it from [`Cache::keys`], where there is an
+/// example.
 pub struct Keys<K, V, S>(Iter<K, V, S>);
 
-/// Iterator over clones of the values of the live entries of a cache. Created by [`Cache::values`].
+/// Iterator over clones of the values of the live entries of a cache. You get it from [`Cache::values`], where there is
+/// an example.
 pub struct Values<K, V, S>(Iter<K, V, S>);
 
 impl<K, V, S> Cache<K, V, S>
@@ -55,12 +57,34 @@ where
     }
 
     /// Returns an iterator over clones of the live keys (Redis: `KEYS`); otherwise the same as [`iter`](Cache::iter).
+    ///
+    /// ```
+    /// # use fleeting::Cache;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let sessions = Cache::new();
+    /// sessions.set("token 7", "ada").await;
+    /// sessions.set("token 8", "bob").await;
+    /// let mut tokens: Vec<_> = sessions.keys().collect();
+    /// tokens.sort();
+    /// assert_eq!(tokens, ["token 7", "token 8"]);
+    /// # }
+    /// ```
     #[doc(alias = "KEYS")]
     pub fn keys(&self) -> Keys<K, V, S> {
         self.inner.keys()
     }
 
     /// Returns an iterator over clones of the live values; otherwise the same as [`iter`](Cache::iter).
+    ///
+    /// ```
+    /// # use fleeting::Cache;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let carts = Cache::new();
+    /// carts.set("ada", 30).await;
+    /// carts.set("bob", 12).await;
+    /// assert_eq!(carts.values().sum::<u32>(), 42, "the goods in all carts");
+    /// # }
+    /// ```
     pub fn values(&self) -> Values<K, V, S> {
         self.inner.values()
     }

@@ -76,6 +76,19 @@ where
     /// # Cancel safety
     ///
     /// If the call is cancelled, some of the entries may have been written.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::Cache;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let rows = [(1, "Ada"), (2, "Bob"), (3, "Eve")]; // one query for all
+    /// let users = Cache::new();
+    /// users.set_many(rows, Some(Duration::from_secs(60))).await;
+    /// assert_eq!(users.get(&2).await, Some("Bob"));
+    /// # }
+    /// ```
     #[doc(alias = "MSET")]
     pub fn set_many(
         &self,
@@ -100,6 +113,19 @@ where
     /// # Cancel safety
     ///
     /// If the call is cancelled, some of the entries may have been removed.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use fleeting::Cache;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let sessions = Cache::new();
+    /// sessions.set_many([("phone", 1), ("laptop", 2), ("tablet", 3)], None).await;
+    ///
+    /// // Ada logs out on two devices, and on one that has no session.
+    /// assert_eq!(sessions.remove_many(["phone", "laptop", "tv"]).await, 2);
+    /// # }
+    /// ```
     pub fn remove_many<'a, Q>(
         &self,
         keys: impl IntoIterator<Item = &'a Q>,
@@ -148,6 +174,16 @@ where
 
     /// Removes the live entries for which `keep` returns false, and returns how many there were; otherwise the same as
     /// [`remove_if`](Cache::remove_if).
+    ///
+    /// ```
+    /// # use fleeting::Cache;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let sessions = Cache::new();
+    /// sessions.set_many([("token 7", "ada"), ("token 8", "mallory")], None).await;
+    /// assert_eq!(sessions.retain(|_, user| *user != "mallory").await, 1);
+    /// assert_eq!(sessions.get("token 8").await, None);
+    /// # }
+    /// ```
     pub async fn retain(&self, mut keep: impl FnMut(&K, &V) -> bool) -> usize {
         self.remove_if(|key, value| !keep(key, value)).await
     }

@@ -23,6 +23,23 @@ where
     /// # Cancel safety
     ///
     /// A cancelled call may leave the streams open; call it again.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::Cache;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let sessions = Cache::new();
+    /// let mut ended = sessions.events_lossless(1_024);
+    /// sessions.set_ex("token", "ada", Duration::ZERO).await;
+    ///
+    /// // The program ends: deliver pending events, then the end of the stream.
+    /// sessions.shutdown().await;
+    /// assert_eq!(ended.recv().await.unwrap().value, "ada");
+    /// assert!(ended.recv().await.is_none());
+    /// # }
+    /// ```
     pub async fn shutdown(&self) {
         // The aborted task is not awaited, because its runtime may not be running. A window that the sweeper is
         // examining ends under the lock of its shard, and `expire_shard` waits for that lock.

@@ -108,6 +108,22 @@ where
     /// # Cancel safety
     ///
     /// As for [`snapshot`](Cache::snapshot).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use fleeting::Cache;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let sessions = Cache::new();
+    /// sessions.set("token".to_owned(), "ada ".repeat(1_000)).await;
+    /// let mut bytes = Vec::new();
+    /// sessions.snapshot_compressed(&mut bytes).await?;
+    /// assert!(bytes.len() < 1_000);
+    ///
+    /// let restored: Cache<String, String> = Cache::new();
+    /// assert_eq!(restored.restore(&bytes[..]).await?, 1);
+    /// # Ok(()) }
+    /// ```
     pub async fn snapshot_compressed(
         &self,
         writer: impl AsyncWrite + Unpin,

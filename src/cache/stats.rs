@@ -10,7 +10,19 @@ use super::{Cache, SyncCache};
 use crate::engine::seconds;
 use crate::engine::sweeper::SweepReport;
 
-/// Counters and sizes of a cache. Returned by [`Cache::stats`](crate::Cache::stats).
+/// Counters and sizes of a cache, by which you choose its bound. Returned by [`Cache::stats`](crate::Cache::stats).
+///
+/// ```
+/// # use fleeting::Cache;
+/// # #[tokio::main(flavor = "current_thread")] async fn main() {
+/// let users: Cache<u64, String> = Cache::builder().max_entries(10_000).build();
+/// let stats = users.stats();
+/// println!("{:.0} % hits, {} entries", 100.0 * stats.hit_ratio(), stats.resident);
+/// if stats.misses_of_evicted > stats.misses / 2 {
+///     println!("a larger cache would have more hits");
+/// }
+/// # }
+/// ```
 ///
 /// Each value is exact, but they are not read at the same instant. Counters cover the time since the cache was built.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -62,6 +74,18 @@ pub struct Stats {
 
 impl Stats {
     /// Returns the share of reads that found a live value; 0 if there were no reads.
+    ///
+    /// ```
+    /// # use fleeting::Cache;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let users = Cache::new();
+    /// users.set(7, "Ada").await;
+    /// for user in [7, 7, 7, 8] {
+    ///     users.get(&user).await;
+    /// }
+    /// assert_eq!(users.stats().hit_ratio(), 0.75);
+    /// # }
+    /// ```
     #[doc(alias = "hit rate")]
     pub fn hit_ratio(&self) -> f64 {
         match self.hits + self.misses {

@@ -87,11 +87,42 @@ where
 
     /// Pauses the sweeper. Expired entries stay in memory, and their events are delayed, but their values are still
     /// never returned.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::Cache;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let sessions = Cache::new();
+    /// sessions.set_ex("token", "ada", Duration::from_secs(30)).await;
+    ///
+    /// // No removals while a batch job needs all cores.
+    /// sessions.pause_sweeper();
+    /// tokio::time::sleep(Duration::from_secs(60)).await;
+    /// assert_eq!((sessions.len(), sessions.get("token").await), (1, None));
+    ///
+    /// sessions.resume_sweeper();
+    /// tokio::time::sleep(Duration::from_secs(1)).await;
+    /// assert_eq!(sessions.len(), 0);
+    /// # }
+    /// ```
     pub fn pause_sweeper(&self) {
         self.inner.shared.pause(true);
     }
 
     /// Resumes a paused sweeper at its next tick.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::Cache;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let uploads = Cache::new();
+    /// uploads.pause_sweeper();
+    /// uploads.set_ex("photo.jpg", 1, Duration::ZERO).await;
+    /// uploads.resume_sweeper();
+    /// tokio::time::sleep(Duration::from_secs(1)).await;
+    /// assert_eq!(uploads.len(), 0);
+    /// # }
+    /// ```
     pub fn resume_sweeper(&self) {
         self.inner.shared.pause(false);
     }

@@ -66,6 +66,23 @@ where
     /// again ([ahead](super::Builder::refresh_ahead) of its deadline, within its stale window, or by
     /// [`refresh_with`](Cache::refresh_with)), the loaded value is not stored. Neither is a value that is being loaded
     /// with this tag ([`Tagged`](crate::Tagged)).
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::Cache;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let pages = Cache::new();
+    /// let hour = Duration::from_secs(3_600);
+    /// pages.set_tagged("/ada", "Ada", hour, ["user:7"]).await;
+    /// pages.set_tagged("/ada/posts", "Posts", hour, ["user:7", "posts"]).await;
+    /// pages.set_tagged("/about", "About", hour, ["static"]).await;
+    ///
+    /// // User 7 changes her name.
+    /// pages.remove_tag("user:7").await;
+    /// assert_eq!(pages.get("/ada/posts").await, None);
+    /// assert_eq!(pages.get("/about").await, Some("About"));
+    /// # }
+    /// ```
     pub async fn remove_tag(&self, tag: &str) {
         coop::proceed().await;
         self.inner.remove_tag(tag);

@@ -11,17 +11,6 @@ use crate::engine::{hasher::DefaultHasher, state::SharedState};
 /// Handle that does not keep its cache alive, for callbacks, tasks and values that the cache itself owns. Created by
 /// [`Cache::downgrade`].
 ///
-/// A cache ends when its last [`Cache`] handle is dropped. A closure given to [`on_expired`](Cache::on_expired) is
-/// dropped with the cache. If the closure owns a `Cache` handle to the same cache, neither is ever dropped, and the
-/// entries, streams and sweeper stay forever. The same applies to a value that owns a handle to its cache, and to a
-/// task that holds one in a loop. Use a `WeakCache` in these places, and [upgrade](WeakCache::upgrade) it only while
-/// the cache is needed.
-///
-/// Cloning it is cheap, and it can be used on any thread. While a `WeakCache` exists, a few hundred bytes of the cache
-/// stay allocated, but no entries.
-///
-/// # Examples
-///
 /// A callback that reloads expired values:
 ///
 /// ```
@@ -49,7 +38,19 @@ use crate::engine::{hasher::DefaultHasher, state::SharedState};
 /// # }
 /// ```
 ///
-/// A task that ends with its cache:
+/// # Lifetime of the cache
+///
+/// A cache ends when you drop its last [`Cache`] handle. A closure that you give to [`on_expired`](Cache::on_expired)
+/// is dropped with the cache. If the closure owns a `Cache` handle to the same cache, neither is ever dropped, and the
+/// entries, streams and sweeper stay forever. The same applies to a value that owns a handle to its cache, and to a
+/// task that holds one in a loop. Use a `WeakCache` in these places, and [upgrade](WeakCache::upgrade) it only while
+/// you need the cache.
+///
+/// Cloning it is cheap, and it can be used on any thread. While a `WeakCache` exists, a few hundred bytes of the cache
+/// stay allocated, but no entries.
+///
+/// # A task that ends with its cache
+///
 ///
 /// ```
 /// use std::time::Duration;
@@ -82,6 +83,19 @@ impl<K, V, S> WeakCache<K, V, S> {
     /// dropped. The returned handle is like any other: it shares the entries and the current settings of the cache, and
     /// keeps the cache alive, so drop it when it is no longer needed. Upgrading costs about as much as cloning a
     /// handle.
+    ///
+    /// ```
+    /// # use fleeting::Cache;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let sessions = Cache::new();
+    /// sessions.set("token", "ada").await;
+    /// let weak = sessions.downgrade();
+    /// assert_eq!(weak.upgrade().unwrap().get("token").await, Some("ada"));
+    ///
+    /// drop(sessions);
+    /// assert!(weak.upgrade().is_none());
+    /// # }
+    /// ```
     pub fn upgrade(&self) -> Option<Cache<K, V, S>> {
         // `freshness_policy` last: its strong count is the number of handles, so once it is upgraded this call must not
         // fail any more.

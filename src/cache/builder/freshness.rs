@@ -61,6 +61,21 @@ impl<K, V, S> Builder<K, V, S> {
     /// # Panics
     ///
     /// Panics if `share` is NaN, negative, or at least 1.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::{Cache, Ttl};
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// // A thousand values are loaded at the start. They expire over six minutes, not at the same moment.
+    /// let hour = Duration::from_secs(3_600);
+    /// let prices = Cache::builder().time_to_live(hour).jitter(0.1).build();
+    /// prices.set_many((0..1_000).map(|share| (share, 100)), None).await;
+    /// let Ttl::Remaining(ttl) = prices.ttl(&7).await else { unreachable!() };
+    /// assert!(ttl >= hour.mul_f64(0.899) && ttl <= hour);
+    /// # }
+    /// ```
     pub fn jitter(mut self, share: f64) -> Self {
         self.settings.set_jitter(share);
         self
@@ -78,6 +93,23 @@ impl<K, V, S> Builder<K, V, S> {
     /// # Panics
     ///
     /// Panics if `ttl` is zero.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::Cache;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let minute = Duration::from_secs(60);
+    /// let users: Cache<u64, String> = Cache::builder().negative_ttl(Duration::from_secs(5)).build();
+    /// let missing = async || Err("no such user");
+    /// assert!(users.get_or_try_set_with(&7, minute, missing).await.is_err());
+    ///
+    /// // For five seconds, the database is not asked again.
+    /// let ask = async || -> Result<_, &str> { unreachable!("the error is kept") };
+    /// assert_eq!(*users.get_or_try_set_with(&7, minute, ask).await.unwrap_err(), "no such user");
+    /// # }
+    /// ```
     pub fn negative_ttl(mut self, ttl: Duration) -> Self {
         self.settings.set_negative_ttl(ttl);
         self
@@ -129,6 +161,21 @@ impl<K, V, S> Builder<K, V, S> {
     /// Unlike with [`stale_while_revalidate`](Builder::stale_while_revalidate), a call waits for the load, and gets the
     /// expired value only if the load fails. If both are set, both windows start when the value expires, and the entry
     /// stays in memory until the longer one ends. Defaults to zero.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::Cache;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let minute = Duration::from_secs(60);
+    /// let rates = Cache::builder().time_to_live(minute).stale_if_error(10 * minute).build();
+    /// rates.set("EUR", 42).await;
+    ///
+    /// // The bank is down: for ten minutes, an old rate is better than none.
+    /// tokio::time::advance(2 * minute).await;
+    /// let load = async || Err("the bank is down");
+    /// assert_eq!(rates.get_or_try_set_with(&"EUR", minute, load).await, Ok(42));
+    /// # }
+    /// ```
     pub fn stale_if_error(mut self, window: Duration) -> Self {
         self.settings.stale_if_error = window;
         self
@@ -148,6 +195,21 @@ impl<K, V, S> Builder<K, V, S> {
     /// # Panics
     ///
     /// Panics if `beta` is NaN, infinite or negative.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::Cache;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// // The front page is requested all the time: no visitor waits until it is rendered again.
+    /// let pages: Cache<String, String> = Cache::builder()
+    ///     .time_to_live(Duration::from_secs(10))
+    ///     .refresh_ahead(1.0)
+    ///     .build();
+    /// let page = pages.get_or_set_with("/", None, async || "Welcome".to_owned()).await;
+    /// # }
+    /// ```
     #[doc(alias = "refresh_after_write")]
     pub fn refresh_ahead(mut self, beta: f64) -> Self {
         self.settings.set_refresh_ahead(beta);

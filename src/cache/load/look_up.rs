@@ -18,7 +18,8 @@ use crate::{
 };
 
 /// Freshness of a value returned by
-/// [`Cache::get_or_try_set_with_freshness`](crate::Cache::get_or_try_set_with_freshness).
+/// [`Cache::get_or_try_set_with_freshness`](crate::Cache::get_or_try_set_with_freshness), so that you can mark an old
+/// value as such.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Freshness {
     /// The value was present and live. A refresh of it may be running in the background

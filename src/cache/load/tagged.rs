@@ -54,6 +54,21 @@ impl<T> Tagged<Fixed<T>> {
     ///
     /// `ttl` is a [`Duration`], or an `Option<Duration>`, in which `None` means the default TTL. With no tags, the
     /// loaded value has none, even if the value that it replaces has some.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::{Cache, Tagged};
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let prices: Cache<&str, u32> = Cache::new();
+    /// let minute = Duration::from_secs(60);
+    /// prices.get_or_set_with(&"book", Tagged::new(minute, ["shop:1"]), async || 12).await;
+    /// prices.get_or_set_with(&"pen", Tagged::new(minute, ["shop:2"]), async || 3).await;
+    ///
+    /// // Shop 1 has new prices.
+    /// prices.remove_tag("shop:1").await;
+    /// assert_eq!((prices.get("book").await, prices.get("pen").await), (None, Some(3)));
+    /// # }
+    /// ```
     pub fn new(ttl: T, tags: impl IntoIterator<Item = impl Into<String>>) -> Self {
         Self(Fixed { ttl, tags: tags.into_iter().map(Into::into).collect() })
     }

@@ -38,6 +38,15 @@ use std::time::Duration;
 )]
 pub trait TimeToLive<V> {
     /// Returns the TTL of `value`; `None` means the default TTL of the cache.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::TimeToLive;
+    /// # struct Token { expires_in: Duration }
+    /// let ttl = |token: &Token| token.expires_in;
+    /// let token = Token { expires_in: Duration::from_secs(60) };
+    /// assert_eq!(ttl.of(&token), Some(Duration::from_secs(60)));
+    /// ```
     fn of(&self, value: &V) -> Option<Duration>;
 
     /// Returns the TTL of `value` and its tags; without tags (`None`), it keeps those of the value that it replaces.

@@ -3,6 +3,18 @@
 use std::{error, io, path::Path};
 
 /// Error of [`Cache::snapshot`](crate::Cache::snapshot) or [`Cache::restore`](crate::Cache::restore).
+///
+/// ```
+/// # use fleeting::{Cache, SnapshotError};
+/// # #[tokio::main(flavor = "current_thread")] async fn main() {
+/// let sessions: Cache<String, u64> = Cache::new();
+/// match sessions.restore(&b"not a snapshot"[..]).await {
+///     Ok(entries) => println!("{entries} sessions"),
+///     Err(SnapshotError::NotASnapshot) => println!("start without sessions"),
+///     Err(error) => panic!("{error}"),
+/// }
+/// # }
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SnapshotError {
