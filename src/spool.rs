@@ -103,6 +103,19 @@ impl Spool {
     ///
     /// Panics if `queue` is a [`Queue`](crate::dirq::Queue) whose schema does not accept elements of
     /// [`schema`](Self::schema).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use fleeting::{Cache, Spool, dirq::QueueSimple};
+    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("ended");
+    /// let sessions: Cache<String, u64> = Cache::new();
+    /// let spool = Spool::new(QueueSimple::open(&path).await?);
+    /// tokio::spawn(spool.run(sessions.events_lossless(1_024)));
+    /// # Ok(()) }
+    /// ```
     pub fn new(queue: impl Into<AnyQueue>) -> Self {
         let queue = queue.into();
         // Checked now and not at the first event, which may occur long after a deployment.
@@ -119,6 +132,16 @@ impl Spool {
     }
 
     /// Returns the schema of the elements in a [`Queue`](crate::dirq::Queue): `key:string,value:string,meta:table`.
+    ///
+    /// ```
+    /// # use fleeting::{Spool, dirq::Queue};
+    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("ended");
+    /// let queue = Queue::builder(&path).schema(Spool::schema()).open().await?;
+    /// let spool = Spool::new(queue);
+    /// # Ok(()) }
+    /// ```
     pub fn schema() -> Schema {
         record::schema()
     }
@@ -126,6 +149,19 @@ impl Spool {
     /// Sets the causes of the events to write; events with other causes are ignored. The cache must
     /// [publish](crate::Builder::publish) these causes, too. Applies to this handle and to clones made from it
     /// afterwards. Defaults to [`Cause::Expired`].
+    ///
+    /// ```
+    /// # use fleeting::{Cache, Cause, Spool, dirq::QueueSimple};
+    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("ended");
+    /// // Logouts, too.
+    /// let causes = [Cause::Expired, Cause::Removed];
+    /// let sessions: Cache<String, u64> = Cache::builder().publish(causes).build();
+    /// let spool = Spool::new(QueueSimple::open(&path).await?).causes(causes);
+    /// tokio::spawn(spool.run(sessions.events_lossless(1_024)));
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn causes(mut self, causes: impl IntoIterator<Item = Cause>) -> Self {
         self.settings.causes = Cause::bits(causes);
@@ -139,6 +175,17 @@ impl Spool {
     ///
     /// Other write errors may be temporary, so no event is skipped because of them. An event that cannot be serialized
     /// is always skipped, [counted](SpoolStats::unwritable) and logged as an error.
+    ///
+    /// ```
+    /// # use fleeting::{Spool, dirq::QueueSimple};
+    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("ended");
+    /// // The consumer reads elements of at most a kilobyte. Rather lose a larger event than delay all others.
+    /// let queue = QueueSimple::builder(&path).max_size(1_000).open().await?;
+    /// let spool = Spool::new(queue).skip_too_large(true);
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn skip_too_large(mut self, skip: bool) -> Self {
         self.settings.skip_too_large = skip;
@@ -151,6 +198,19 @@ impl Spool {
     /// that leftovers of crashed writers are removed and the locks of consumers are kept.
     ///
     /// A purge reads the whole queue. Errors are logged and do not delay the events.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::{Spool, dirq::{Purge, QueueSimple}};
+    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("ended");
+    /// // Also free the elements whose consumer has crashed an hour ago.
+    /// let hour = Duration::from_secs(3_600);
+    /// let purge = Purge::default().max_lock(hour);
+    /// let spool = Spool::new(QueueSimple::open(&path).await?).purge_every(hour, purge);
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn purge_every(mut self, every: Duration, purge: Purge) -> Self {
         self.settings.purge = Some((every, purge));
@@ -214,6 +274,18 @@ impl Spool {
     }
 
     /// Returns statistics of this spool.
+    ///
+    /// ```
+    /// # use fleeting::{Spool, dirq::QueueSimple};
+    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("ended");
+    /// let spool = Spool::new(QueueSimple::open(&path).await?);
+    /// if let Some(time) = spool.stats().stalled {
+    ///     eprintln!("the queue has accepted nothing for {time:?}; is the disk full?");
+    /// }
+    /// # Ok(()) }
+    /// ```
     pub fn stats(&self) -> SpoolStats {
         self.writer.stats()
     }
