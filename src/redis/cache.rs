@@ -131,6 +131,14 @@ pub struct Cache<K, V> {
 
 impl<K, V> Cache<K, V> {
     /// Returns the counters of all handles of this cache in this process. Sends nothing to the server.
+    ///
+    /// ```no_run
+    /// # use fleeting::redis::Cache;
+    /// # fn f(users: Cache<u64, String>) {
+    /// let stats = users.stats();
+    /// println!("{} hits and {} misses since the start of this process", stats.hits, stats.misses);
+    /// # }
+    /// ```
     pub fn stats(&self) -> CacheStats {
         self.state.counters.snapshot()
     }
@@ -155,6 +163,17 @@ where
     V: Serialize + DeserializeOwned,
 {
     /// Returns the live value of `key` (Redis: `GET`).
+    ///
+    /// ```no_run
+    /// # use fleeting::redis::Cache;
+    /// # async fn f(sessions: Cache<String, u64>) -> Result<(), fleeting::redis::Error> {
+    /// match sessions.get("token").await? {
+    ///     Some(user) => println!("user {user}"),
+    ///     None => println!("log in, please"),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     #[doc(alias = "GET")]
     // A hand-written future: a near hit is written directly into the caller's output slot. With `async fn`, each layer
     // would move the value once more.
@@ -181,6 +200,17 @@ where
     }
 
     /// Returns the live value of `key` and sets its TTL to `ttl`: sliding expiration (Redis: `GETEX`).
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use fleeting::redis::Cache;
+    /// # async fn f(sessions: Cache<String, u64>) -> Result<(), fleeting::redis::Error> {
+    /// // Each request extends its session.
+    /// let half_an_hour = Duration::from_secs(1_800);
+    /// let user = sessions.get_ex("token", half_an_hour).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     #[doc(alias = "GETEX")]
     pub async fn get_ex<Q>(&self, key: &Q, ttl: Duration) -> Result<Option<V>, Error>
     where
@@ -198,12 +228,36 @@ where
     /// Writes `value` at `key` with the default TTL and returns the live value that it replaced (Redis: `SET GET`).
     ///
     /// Without a default TTL, the new value is persistent. The TTL of the replaced value is discarded.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use fleeting::redis::{Cache, Client};
+    /// # async fn f(client: Client) -> Result<(), fleeting::redis::Error> {
+    /// let sessions: Cache<String, u64> = Cache::builder(&client, "sessions")
+    ///     .time_to_live(Duration::from_secs(1_800))
+    ///     .build()?;
+    /// sessions.set("token".into(), 7).await?; // for half an hour, in all processes
+    /// # Ok(())
+    /// # }
+    /// ```
     #[doc(alias = "SET")]
     pub async fn set(&self, key: K, value: V) -> Result<Option<V>, Error> {
         self.put(&key, &value, None).await
     }
 
     /// Writes `value` at `key` with the TTL `ttl` and returns the live value that it replaced (Redis: `SET PX GET`).
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use fleeting::redis::Cache;
+    /// # async fn f(codes: Cache<String, u32>) -> Result<(), fleeting::redis::Error> {
+    /// codes.set_ex("ada".into(), 4711, Duration::from_secs(300)).await?;
+    ///
+    /// // Within five minutes, in any process; the code is valid once:
+    /// assert_eq!(codes.remove("ada").await?, Some(4711));
+    /// # Ok(())
+    /// # }
+    /// ```
     #[doc(alias = "SETEX")]
     #[doc(alias = "PSETEX")]
     pub async fn set_ex(&self, key: K, value: V, ttl: Duration) -> Result<Option<V>, Error> {
@@ -214,6 +268,19 @@ where
     /// PX`).
     ///
     /// If `ttl` is `None`, the default TTL applies, as for [`set`](Cache::set).
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use fleeting::redis::Cache;
+    /// # async fn f(locks: Cache<String, String>) -> Result<(), fleeting::redis::Error> {
+    /// // The process that is first sends the newsletter; the others skip it today.
+    /// let day = Some(Duration::from_secs(86_400));
+    /// if locks.set_nx("newsletter".into(), "host 1".into(), day).await? {
+    ///     println!("sending");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     #[doc(alias = "SETNX")]
     pub async fn set_nx(&self, key: K, value: V, ttl: Option<Duration>) -> Result<bool, Error> {
         let (key, value) = (encode_key(&key)?, self.encode(&value)?);
@@ -235,6 +302,15 @@ where
     /// Writes `value` at `key`, keeps the TTL, and returns the live value that it replaced (Redis: `SET KEEPTTL GET`).
     ///
     /// If there is no live value, this is [`set`](Cache::set).
+    ///
+    /// ```no_run
+    /// # use fleeting::redis::Cache;
+    /// # async fn f(sessions: Cache<String, String>) -> Result<(), fleeting::redis::Error> {
+    /// // The user changes the language; the session does not last longer for that.
+    /// sessions.set_keep_ttl("token".into(), "ada, de".into()).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     #[doc(alias = "KEEPTTL")]
     pub async fn set_keep_ttl(&self, key: K, value: V) -> Result<Option<V>, Error> {
         let (key, value) = (encode_key(&key)?, self.encode(&value)?);
@@ -246,6 +322,17 @@ where
     }
 
     /// Removes and returns the live value of `key` (Redis: `GETDEL`).
+    ///
+    /// ```no_run
+    /// # use fleeting::redis::Cache;
+    /// # async fn f(sessions: Cache<String, u64>) -> Result<(), fleeting::redis::Error> {
+    /// // Log out of all servers.
+    /// if let Some(user) = sessions.remove("token").await? {
+    ///     println!("user {user} has logged out");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     #[doc(alias = "DEL")]
     #[doc(alias = "GETDEL")]
     pub async fn remove<Q>(&self, key: &Q) -> Result<Option<V>, Error>
@@ -261,6 +348,16 @@ where
     }
 
     /// Returns whether `key` has a live value.
+    ///
+    /// ```no_run
+    /// # use fleeting::redis::Cache;
+    /// # async fn f(revoked: Cache<String, bool>) -> Result<(), fleeting::redis::Error> {
+    /// if revoked.contains_key("token 7").await? {
+    ///     println!("this token is not valid any more");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     #[doc(alias = "EXISTS")]
     pub async fn contains_key<Q>(&self, key: &Q) -> Result<bool, Error>
     where

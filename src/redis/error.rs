@@ -153,6 +153,18 @@ impl Error {
     /// changed password, for example, usually need one.
     ///
     /// After [`Unanswered`](Error::Unanswered), a repeated call may be executed twice.
+    ///
+    /// ```no_run
+    /// # use fleeting::redis::{Cache, Error};
+    /// # async fn f(users: Cache<u64, String>) -> Result<(), fleeting::redis::Error> {
+    /// match users.get(&7).await {
+    ///     Ok(user) => println!("{user:?}"),
+    ///     Err(error) if error.is_temporary() => println!("ask the database: {error}"),
+    ///     Err(error) => return Err(error), // someone has to look at it
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn is_temporary(&self) -> bool {
         match self {
             Self::Connect(error) => !is_refusal(error),

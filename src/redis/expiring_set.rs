@@ -135,6 +135,18 @@ impl<T> ExpiringSet<T> {
     /// # Errors
     ///
     /// After any error, some of the members may have been removed.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::{Duration, SystemTime};
+    /// # use fleeting::redis::ExpiringSet;
+    /// # async fn f(here: ExpiringSet<String>) -> Result<(), fleeting::redis::Error> {
+    /// // Forget the users who have not been seen for ten seconds.
+    /// let removed = here.remove_range(..SystemTime::now() - Duration::from_secs(10)).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     #[doc(alias = "ZREMRANGEBYSCORE")]
     pub async fn remove_range(&self, scores: impl RangeBounds<SystemTime>) -> Result<usize, Error> {
         let range = self.state.unit.range(&scores);
@@ -155,6 +167,14 @@ impl<T> ExpiringSet<T> {
     }
 
     /// Returns the number of live members.
+    ///
+    /// ```no_run
+    /// # use fleeting::redis::ExpiringSet;
+    /// # async fn f(here: ExpiringSet<String>) -> Result<(), fleeting::redis::Error> {
+    /// println!("{} users are online", here.len().await?);
+    /// # Ok(())
+    /// # }
+    /// ```
     #[doc(alias = "ZCARD")]
     pub async fn len(&self) -> Result<usize, Error> {
         self.call(|scripts| &scripts.len).send_idempotent(&self.state.client).await
@@ -166,6 +186,15 @@ impl<T> ExpiringSet<T> {
     }
 
     /// Removes all members atomically.
+    ///
+    /// ```no_run
+    /// # use fleeting::redis::ExpiringSet;
+    /// # async fn f(players: ExpiringSet<String>) -> Result<(), fleeting::redis::Error> {
+    /// // A new round begins.
+    /// players.clear().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     #[doc(alias = "DEL")]
     pub async fn clear(&self) -> Result<(), Error> {
         self.call(|scripts| &scripts.clear).send_once(&self.state.client).await
@@ -182,6 +211,15 @@ where
     T: Serialize + DeserializeOwned,
 {
     /// Adds `member` with the server's current time as its score, or moves it to that score.
+    ///
+    /// ```no_run
+    /// # use fleeting::redis::ExpiringSet;
+    /// # async fn f(here: ExpiringSet<String>) -> Result<(), fleeting::redis::Error> {
+    /// // In each request: the user is online for as long as the TTL of the set.
+    /// here.push("ada".into()).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     #[doc(alias = "ZADD")]
     pub async fn push(&self, member: T) -> Result<(), Error> {
         self.push_all([member], None, false).await
@@ -191,12 +229,35 @@ where
     ///
     /// The score is the caller's time. To mix this method with [`push`](Self::push), keep the clocks synchronized with
     /// the server's.
+    ///
+    /// ```no_run
+    /// # use std::time::{Duration, SystemTime};
+    /// # use fleeting::redis::ExpiringSet;
+    /// # async fn f(readings: ExpiringSet<String>) -> Result<(), fleeting::redis::Error> {
+    /// // A sensor sends a reading ten seconds after it was taken.
+    /// let taken = SystemTime::now() - Duration::from_secs(10);
+    /// readings.push_at("21.5 °C".into(), taken).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn push_at(&self, member: T, score: SystemTime) -> Result<(), Error> {
         self.push_all([member], Some(score), false).await
     }
 
     /// Adds `member` with this score, or moves it to that score, and removes all other members that have exactly the
     /// same score.
+    ///
+    /// ```no_run
+    /// # use std::time::SystemTime;
+    /// # use fleeting::redis::ExpiringSet;
+    /// # async fn f(prices: ExpiringSet<String>) -> Result<(), fleeting::redis::Error> {
+    /// // One price per second: a correction replaces it.
+    /// let noon = SystemTime::now();
+    /// prices.push_unique_at("101.5".into(), noon).await?;
+    /// prices.push_unique_at("101.7".into(), noon).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn push_unique_at(&self, member: T, score: SystemTime) -> Result<(), Error> {
         self.push_all([member], Some(score), true).await
     }
@@ -206,6 +267,15 @@ where
     ///
     /// At most 2,048 members get the same millisecond as their score; further ones get the next millisecond, and so on.
     /// The server needs about as long to add them. A command can contain about a million members.
+    ///
+    /// ```no_run
+    /// # use fleeting::redis::ExpiringSet;
+    /// # async fn f(here: ExpiringSet<String>) -> Result<(), fleeting::redis::Error> {
+    /// // A guild joins the game.
+    /// here.extend(["ada".to_owned(), "bob".to_owned()]).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn extend(
         &self,
         members: impl IntoIterator<Item = T>,
@@ -216,18 +286,48 @@ where
     }
 
     /// Returns all members, lowest score first.
+    ///
+    /// ```no_run
+    /// # use fleeting::redis::ExpiringSet;
+    /// # async fn f(here: ExpiringSet<String>) -> Result<(), fleeting::redis::Error> {
+    /// for user in here.elements().await? {
+    ///     println!("{user} is online");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     #[doc(alias = "ZRANGE")]
     pub async fn elements(&self) -> Result<Vec<T>, Error> {
         self.range(..).await
     }
 
     /// Returns the members with scores in this range, lowest first. A range whose start is after its end is empty.
+    ///
+    /// ```no_run
+    /// # use std::time::{Duration, SystemTime};
+    /// # use fleeting::redis::ExpiringSet;
+    /// # async fn f(here: ExpiringSet<String>) -> Result<(), fleeting::redis::Error> {
+    /// // The set keeps a day; these users were seen in the last minute.
+    /// let users = here.range(SystemTime::now() - Duration::from_secs(60)..).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     #[doc(alias = "ZRANGEBYSCORE")]
     pub async fn range(&self, scores: impl RangeBounds<SystemTime>) -> Result<Vec<T>, Error> {
         self.read_range(self.state.unit.range(&scores), -1).await
     }
 
     /// Returns the member with the lowest score, which expires next.
+    ///
+    /// ```no_run
+    /// # use fleeting::redis::ExpiringSet;
+    /// # async fn f(here: ExpiringSet<String>) -> Result<(), fleeting::redis::Error> {
+    /// if let Some(user) = here.peek().await? {
+    ///     println!("of all users, {user} was seen least recently");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn peek(&self) -> Result<Option<T>, Error> {
         let first = self.read_range(self.state.unit.range(&(..)), 1).await?;
         Ok(first.into_iter().next())
@@ -239,6 +339,19 @@ where
     ///
     /// After [`Error::Decode`], or if the deserializer panics, the member is put back with its score, unless another
     /// client has pushed it in the meantime.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use fleeting::redis::ExpiringSet;
+    /// # async fn f(waiting: ExpiringSet<String>) -> Result<(), fleeting::redis::Error> {
+    /// // Of several servers, one gets the player who has waited longest.
+    /// if let Some(player) = waiting.pop().await? {
+    ///     println!("{player} may join");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     #[doc(alias = "ZPOPMIN")]
     pub async fn pop(&self) -> Result<Option<T>, Error> {
         let call = self.call(|scripts| &scripts.pop);
@@ -255,6 +368,15 @@ where
     }
 
     /// Removes `member` and returns whether it was in the set.
+    ///
+    /// ```no_run
+    /// # use fleeting::redis::ExpiringSet;
+    /// # async fn f(here: ExpiringSet<String>) -> Result<(), fleeting::redis::Error> {
+    /// // Ada logs out.
+    /// here.remove("ada").await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     #[doc(alias = "ZREM")]
     pub async fn remove<Q>(&self, member: &Q) -> Result<bool, Error>
     where
@@ -268,6 +390,16 @@ where
     }
 
     /// Returns the score of `member`, or `None` if it is not in the set.
+    ///
+    /// ```no_run
+    /// # use fleeting::redis::ExpiringSet;
+    /// # async fn f(here: ExpiringSet<String>) -> Result<(), fleeting::redis::Error> {
+    /// if let Some(time) = here.score("ada").await? {
+    ///     println!("Ada was last seen at {time:?}");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     #[doc(alias = "ZSCORE")]
     pub async fn score<Q>(&self, member: &Q) -> Result<Option<SystemTime>, Error>
     where
@@ -278,6 +410,16 @@ where
     }
 
     /// Returns whether `member` is in the set.
+    ///
+    /// ```no_run
+    /// # use fleeting::redis::ExpiringSet;
+    /// # async fn f(here: ExpiringSet<String>) -> Result<(), fleeting::redis::Error> {
+    /// if here.contains("ada").await? {
+    ///     println!("Ada is online");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn contains<Q>(&self, member: &Q) -> Result<bool, Error>
     where
         T: Borrow<Q>,

@@ -170,6 +170,20 @@ impl<K> RateLimiter<K> {
     ///
     /// A call that is dropped after it was polled may still be charged. This applies to all methods that send a
     /// command: the server may still execute it.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use fleeting::redis::{Error, RateLimiter};
+    /// # async fn f(logins: RateLimiter<String>) -> Result<(), fleeting::redis::Error> {
+    /// match logins.check("ada").await {
+    ///     Ok(_) => println!("check the password"),
+    ///     Err(Error::Limited(limited)) => println!("try again in {:?}", limited.retry_after()),
+    ///     Err(error) => return Err(error),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     #[doc(alias = "EVALSHA")]
     pub async fn check<Q>(&self, key: &Q) -> Result<Permit, Error>
     where
@@ -187,6 +201,17 @@ impl<K> RateLimiter<K> {
     ///
     /// The same as those of [`check`](RateLimiter::check). If the cost is above a quota, the call can never pass, and
     /// [`retry_after`](crate::Limited::retry_after) is [`Duration::MAX`].
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use fleeting::redis::RateLimiter;
+    /// # async fn f(rows: RateLimiter<u32>) -> Result<(), fleeting::redis::Error> {
+    /// // Each account may export a number of rows per minute; this export has 800.
+    /// rows.check_n(&7, 800).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn check_n<Q>(&self, key: &Q, cost: u32) -> Result<Permit, Error>
     where
         K: Borrow<Q>,
@@ -203,6 +228,18 @@ impl<K> RateLimiter<K> {
     /// # Errors
     ///
     /// The same as those of [`check`](RateLimiter::check).
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use fleeting::{Limit, redis::RateLimiter};
+    /// # async fn f(limiter: RateLimiter<String>) -> Result<(), fleeting::redis::Error> {
+    /// # let has_paid = true;
+    /// let (free, paid) = ([Limit::per_minute(10)], [Limit::per_minute(500)]);
+    /// limiter.check_with("ada", if has_paid { &paid } else { &free }).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn check_with<Q>(&self, key: &Q, limits: &[Limit]) -> Result<Permit, Error>
     where
         K: Borrow<Q>,
@@ -217,6 +254,17 @@ impl<K> RateLimiter<K> {
     /// # Errors
     ///
     /// The same as those of [`check_n`](RateLimiter::check_n).
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use fleeting::{Limit, redis::RateLimiter};
+    /// # async fn f(rows: RateLimiter<String>) -> Result<(), fleeting::redis::Error> {
+    /// // A paid plan exports more rows.
+    /// rows.check_n_with("ada", 800, &[Limit::per_minute(5_000)]).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn check_n_with<Q>(
         &self,
         key: &Q,
@@ -238,6 +286,17 @@ impl<K> RateLimiter<K> {
     /// # Errors
     ///
     /// Errors of the connection and of the server, regardless of [`OnError`].
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use fleeting::redis::RateLimiter;
+    /// # async fn f(mails: RateLimiter<String>) -> Result<(), fleeting::redis::Error> {
+    /// let quota = mails.peek("ada").await?;
+    /// println!("you may send {} more mails", quota.remaining());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn peek<Q>(&self, key: &Q) -> Result<State, Error>
     where
         K: Borrow<Q>,
@@ -254,6 +313,18 @@ impl<K> RateLimiter<K> {
     /// # Errors
     ///
     /// The same as those of [`peek`](RateLimiter::peek).
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use fleeting::{Limit, redis::RateLimiter};
+    /// # async fn f(mails: RateLimiter<String>) -> Result<(), fleeting::redis::Error> {
+    /// // Ada asks for the quota that a paid plan would leave.
+    /// let quota = mails.peek_with("ada", &[Limit::per_minute(500)]).await?;
+    /// println!("with a paid plan, you may send {} more mails", quota.remaining());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn peek_with<Q>(&self, key: &Q, limits: &[Limit]) -> Result<State, Error>
     where
         K: Borrow<Q>,
@@ -269,6 +340,17 @@ impl<K> RateLimiter<K> {
     /// # Errors
     ///
     /// The same as those of [`peek`](RateLimiter::peek).
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use fleeting::redis::RateLimiter;
+    /// # async fn f(logins: RateLimiter<String>) -> Result<(), fleeting::redis::Error> {
+    /// // The right password: earlier mistakes do not count any more.
+    /// logins.reset("ada").await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     #[doc(alias = "DEL")]
     pub async fn reset<Q>(&self, key: &Q) -> Result<bool, Error>
     where
@@ -295,6 +377,20 @@ impl<K> RateLimiter<K> {
     /// waiters behind it: for up to one second from the time at which it could have passed, or up to about six seconds
     /// if it became the first because the calls ahead of it were dropped. After that, the waiters behind it are
     /// admitted first, until it is polled again.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use fleeting::redis::RateLimiter;
+    /// # async fn f(calls: RateLimiter<String>) -> Result<(), fleeting::redis::Error> {
+    /// // All workers together call the partner's API as often as it permits.
+    /// for order in 1..=100 {
+    ///     calls.until_ready("partner").await?;
+    ///     println!("sending order {order}");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn until_ready<Q>(&self, key: &Q) -> Result<Permit, Error>
     where
         K: Borrow<Q>,
@@ -317,6 +413,18 @@ impl<K> RateLimiter<K> {
     /// # Cancel safety
     ///
     /// The same as that of [`until_ready`](RateLimiter::until_ready).
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use fleeting::redis::RateLimiter;
+    /// # async fn f(bytes: RateLimiter<String>) -> Result<(), fleeting::redis::Error> {
+    /// # let part = [0; 4_096];
+    /// // An upload waits until its next part is within the bandwidth.
+    /// bytes.until_ready_n("ada", part.len() as u32).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn until_ready_n<Q>(&self, key: &Q, cost: u32) -> Result<Permit, Error>
     where
         K: Borrow<Q>,
@@ -335,6 +443,21 @@ impl<K> RateLimiter<K> {
     /// `max_wait`. It is returned after one round trip if the reply of the server, the waiters ahead in this process,
     /// or [`max_waiting`](RateLimiterBuilder::max_waiting) show that the call cannot pass in time; otherwise after
     /// `max_wait`.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use fleeting::redis::{Error, RateLimiter};
+    /// # async fn f(searches: RateLimiter<String>) -> Result<(), fleeting::redis::Error> {
+    /// match searches.until_ready_within("ada", Duration::from_secs(2)).await {
+    ///     Ok(_) => println!("searching"),
+    ///     Err(Error::Limited(_)) => println!("too busy"),
+    ///     Err(error) => return Err(error),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn until_ready_within<Q>(&self, key: &Q, max_wait: Duration) -> Result<Permit, Error>
     where
         K: Borrow<Q>,
@@ -364,6 +487,17 @@ impl<K> RateLimiter<K> {
     ///
     /// Errors of the connection and of the server. After [`Error::Unanswered`], the server may still have changed the
     /// limits; after any other error they are unchanged.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use fleeting::{Limit, redis::RateLimiter};
+    /// # async fn f(limiter: RateLimiter<String>) -> Result<(), fleeting::redis::Error> {
+    /// // An incident: for all servers, without a restart.
+    /// limiter.set_limits([Limit::per_second(5)]).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     #[doc(alias = "SET")]
     pub async fn set_limits(&self, limits: impl IntoIterator<Item = Limit>) -> Result<(), Error> {
         let limits: Vec<Limit> = limits.into_iter().collect();
@@ -403,11 +537,27 @@ impl<K> RateLimiter<K> {
     }
 
     /// Returns the limits that apply to calls without limits of their own.
+    ///
+    /// ```no_run
+    /// # use fleeting::redis::RateLimiter;
+    /// # fn f(limiter: RateLimiter<String>) {
+    /// for limit in limiter.limits().iter() {
+    ///     println!("at most {limit}");
+    /// }
+    /// # }
+    /// ```
     pub fn limits(&self) -> Arc<[Limit]> {
         self.state.current_limits.get().limits.clone()
     }
 
     /// Returns the statistics of this process. Sends nothing to the server.
+    ///
+    /// ```no_run
+    /// # use fleeting::redis::RateLimiter;
+    /// # fn f(limiter: RateLimiter<String>) {
+    /// println!("{:?}", limiter.stats());
+    /// # }
+    /// ```
     pub fn stats(&self) -> LimiterStats {
         self.state.stats()
     }
@@ -417,6 +567,15 @@ impl<K> RateLimiter<K> {
     /// If several limits were exhausted, the denial counts for the one with the longest wait. Denials by limits that
     /// were passed to a single call are counted by the position of the limit; positions from the seventh on share one
     /// counter.
+    ///
+    /// ```no_run
+    /// # use fleeting::redis::RateLimiter;
+    /// # fn f(limiter: RateLimiter<String>) {
+    /// for (limit, denials) in limiter.denials() {
+    ///     println!("{limit} has denied {denials} calls");
+    /// }
+    /// # }
+    /// ```
     pub fn denials(&self) -> Vec<(Limit, u64)> {
         with_denials(&self.limits(), self.state.counters.denials())
     }

@@ -149,6 +149,14 @@ impl<K, V> TimeoutDict<K, V> {
     ///
     /// All shards are asked concurrently: 16 commands in one round trip, or in one to each node of a cluster.
     /// Concurrent changes may or may not be counted.
+    ///
+    /// ```no_run
+    /// # use fleeting::redis::TimeoutDict;
+    /// # async fn f(jobs: TimeoutDict<String, u32>) -> Result<(), fleeting::redis::Error> {
+    /// println!("{} jobs are queued, due or running", jobs.len().await?);
+    /// # Ok(())
+    /// # }
+    /// ```
     #[doc(alias = "ZCARD")]
     pub async fn len(&self) -> Result<usize, Error> {
         let shards = self.state.layout.shards().iter();
@@ -173,6 +181,17 @@ impl<K, V> TimeoutDict<K, V> {
     /// # Errors
     ///
     /// After any error, some of the entries may have been removed.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use fleeting::redis::TimeoutDict;
+    /// # async fn f(jobs: TimeoutDict<String, u32>) -> Result<(), fleeting::redis::Error> {
+    /// // All jobs of a test environment.
+    /// jobs.clear().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     #[doc(alias = "DEL")]
     pub async fn clear(&self) -> Result<(), Error> {
         let shards = self.state.layout.shards().iter().map(async |shard| {
@@ -209,6 +228,18 @@ where
     ///
     /// If the future of this or any other method on one key is dropped before it completes, the server may still
     /// execute it.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use fleeting::redis::TimeoutDict;
+    /// # async fn f(orders: TimeoutDict<u64, String>) -> Result<(), fleeting::redis::Error> {
+    /// // An order that is not paid within 15 minutes is cancelled.
+    /// orders.set(7, "a book".into(), Duration::from_secs(900)).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     #[doc(alias = "HMSET")]
     pub async fn set(&self, key: K, value: V, ttl: Duration) -> Result<Option<V>, Error> {
         let key = self.state.layout.encode_key(&key)?;
@@ -255,6 +286,18 @@ where
     /// Makes the entry of `key` due in `ttl` from now, even if it is due already. Returns false if there is no entry,
     /// or if it is a dead letter. A claim on the entry becomes void and counts as a failed attempt; if that was the
     /// last allowed attempt, the entry becomes a dead letter and the call returns false.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use fleeting::redis::TimeoutDict;
+    /// # async fn f(sessions: TimeoutDict<String, u64>) -> Result<(), fleeting::redis::Error> {
+    /// // Each request of a session extends it.
+    /// if !sessions.set_timeout("token", Duration::from_secs(1_800)).await? {
+    ///     println!("log in, please");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     #[doc(alias = "ZADD")]
     pub async fn set_timeout<Q>(&self, key: &Q, ttl: Duration) -> Result<bool, Error>
     where
@@ -266,6 +309,15 @@ where
 
     /// Removes the deadline of the entry of `key`; returns true if it had one. The entry stays. A claim on it becomes
     /// void and counts as a failed attempt, as in [`set_timeout`](Self::set_timeout).
+    ///
+    /// ```no_run
+    /// # use fleeting::redis::TimeoutDict;
+    /// # async fn f(orders: TimeoutDict<u64, String>) -> Result<(), fleeting::redis::Error> {
+    /// // It is paid: it will not be cancelled.
+    /// orders.remove_timeout(&7).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn remove_timeout<Q>(&self, key: &Q) -> Result<bool, Error>
     where
         K: Borrow<Q>,
@@ -276,6 +328,16 @@ where
     }
 
     /// Returns the value of `key`, even if it is due, claimed or a dead letter.
+    ///
+    /// ```no_run
+    /// # use fleeting::redis::TimeoutDict;
+    /// # async fn f(orders: TimeoutDict<u64, String>) -> Result<(), fleeting::redis::Error> {
+    /// if let Some(goods) = orders.get(&7).await? {
+    ///     println!("your order: {goods}");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     #[doc(alias = "HGETALL")]
     pub async fn get<Q>(&self, key: &Q) -> Result<Option<V>, Error>
     where
@@ -297,6 +359,16 @@ where
     }
 
     /// Returns whether `key` has an entry, even if that is due, claimed or a dead letter.
+    ///
+    /// ```no_run
+    /// # use fleeting::redis::TimeoutDict;
+    /// # async fn f(jobs: TimeoutDict<String, u32>) -> Result<(), fleeting::redis::Error> {
+    /// if jobs.contains_key("reindex").await? {
+    ///     println!("not finished yet");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     #[doc(alias = "EXISTS")]
     pub async fn contains_key<Q>(&self, key: &Q) -> Result<bool, Error>
     where
@@ -308,6 +380,16 @@ where
 
     /// Returns the time until the entry of `key` is due: [`Ttl::Remaining`] of zero if it is due or leased, and
     /// [`Ttl::Persistent`] if it has no deadline or is a dead letter.
+    ///
+    /// ```no_run
+    /// # use fleeting::{Ttl, redis::TimeoutDict};
+    /// # async fn f(orders: TimeoutDict<u64, String>) -> Result<(), fleeting::redis::Error> {
+    /// if let Ttl::Remaining(time) = orders.ttl(&7).await? {
+    ///     println!("please pay within {time:?}");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     #[doc(alias = "ZSCORE")]
     pub async fn ttl<Q>(&self, key: &Q) -> Result<Ttl, Error>
     where
@@ -333,6 +415,17 @@ where
     ///
     /// After [`Error::Decode`], the entry is put back without its claim, unless another client has set the key in the
     /// meantime.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use fleeting::redis::TimeoutDict;
+    /// # async fn f(reminders: TimeoutDict<String, String>) -> Result<(), fleeting::redis::Error> {
+    /// // The meeting is cancelled.
+    /// reminders.remove("meeting 7").await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     #[doc(alias = "DEL")]
     pub async fn remove<Q>(&self, key: &Q) -> Result<Option<V>, Error>
     where

@@ -54,6 +54,19 @@ impl<K, V> Cache<K, V> {
     /// # Errors
     ///
     /// [`Error::Name`] if the name cannot be part of a key.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use fleeting::redis::{Cache, Client};
+    /// # async fn f() -> Result<(), fleeting::redis::Error> {
+    /// let client = Client::connect("redis://127.0.0.1:6379").await?;
+    /// let sessions: Cache<String, u64> = Cache::new(&client, "sessions")?;
+    /// sessions.set_ex("token".into(), 7, Duration::from_secs(1_800)).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn new(client: &Client, name: &str) -> Result<Self, Error> {
         Self::builder(client, name).build()
     }

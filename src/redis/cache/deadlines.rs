@@ -18,6 +18,18 @@ where
     V: Serialize + DeserializeOwned,
 {
     /// Returns the remaining TTL of `key` (Redis: `PTTL`).
+    ///
+    /// ```no_run
+    /// # use fleeting::{Ttl, redis::Cache};
+    /// # async fn f(sessions: Cache<String, u64>) -> Result<(), fleeting::redis::Error> {
+    /// match sessions.ttl("token").await? {
+    ///     Ttl::Remaining(time) => println!("logged in for another {time:?}"),
+    ///     Ttl::Persistent => println!("logged in"),
+    ///     Ttl::Missing => println!("logged out"),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     #[doc(alias = "TTL")]
     #[doc(alias = "PTTL")]
     pub async fn ttl<Q>(&self, key: &Q) -> Result<Ttl, Error>
@@ -68,6 +80,16 @@ where
     /// Sets the TTL of `key` to `ttl` from now; returns false if there is no live value (Redis: `PEXPIRE`).
     ///
     /// An expired value is not restored.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use fleeting::redis::Cache;
+    /// # async fn f(carts: Cache<String, Vec<String>>) -> Result<(), fleeting::redis::Error> {
+    /// // Ada has left the shop: her cart is kept for an hour.
+    /// carts.expire("ada", Duration::from_secs(3_600)).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     #[doc(alias = "EXPIRE")]
     #[doc(alias = "PEXPIRE")]
     pub async fn expire<Q>(&self, key: &Q, ttl: Duration) -> Result<bool, Error>
@@ -84,6 +106,16 @@ where
     /// `PEXPIRE NX|XX|GT|LT`).
     ///
     /// Returns false if there is no live value.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use fleeting::{When, redis::Cache};
+    /// # async fn f(bans: Cache<String, String>) -> Result<(), fleeting::redis::Error> {
+    /// // A second offence never shortens a ban.
+    /// bans.expire_if("mallory", Duration::from_secs(600), When::Later).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn expire_if<Q>(&self, key: &Q, ttl: Duration, when: When) -> Result<bool, Error>
     where
         K: Borrow<Q>,
@@ -100,6 +132,19 @@ where
     /// If `deadline` has passed, the value expires immediately. An [`Instant`] has no meaning on another machine, so
     /// the remaining duration is sent. The value therefore expires later than `deadline` by the time that the command
     /// takes to reach the server.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use fleeting::redis::Cache;
+    /// # use tokio::time::Instant;
+    /// # async fn f(offers: Cache<String, u32>) -> Result<(), fleeting::redis::Error> {
+    /// // Both offers end with the sale.
+    /// let end = Instant::now() + Duration::from_secs(3_600);
+    /// offers.expire_at("book", end).await?;
+    /// offers.expire_at("pen", end).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     #[doc(alias = "EXPIREAT")]
     #[doc(alias = "PEXPIREAT")]
     pub async fn expire_at<Q>(&self, key: &Q, deadline: Instant) -> Result<bool, Error>
@@ -111,6 +156,16 @@ where
     }
 
     /// Adds `more` to the remaining TTL of `key`; returns false if the value is missing or persistent.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use fleeting::redis::Cache;
+    /// # async fn f(parking: Cache<String, String>) -> Result<(), fleeting::redis::Error> {
+    /// // Ada pays for another hour.
+    /// let is_extended = parking.extend("B-AB 123", Duration::from_secs(3_600)).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn extend<Q>(&self, key: &Q, more: Duration) -> Result<bool, Error>
     where
         K: Borrow<Q>,
@@ -122,6 +177,15 @@ where
     }
 
     /// Removes the deadline of `key`; returns true if it had one (Redis: `PERSIST`).
+    ///
+    /// ```no_run
+    /// # use fleeting::redis::Cache;
+    /// # async fn f(orders: Cache<u64, String>) -> Result<(), fleeting::redis::Error> {
+    /// // The order is paid: it will not be cancelled.
+    /// orders.persist(&7).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     #[doc(alias = "PERSIST")]
     pub async fn persist<Q>(&self, key: &Q) -> Result<bool, Error>
     where
@@ -135,6 +199,15 @@ where
     /// Expires the value of `key` immediately, with an event whose deadline is now, and returns the value.
     ///
     /// Without [events](super::CacheBuilder::events), this is [`remove`](Cache::remove).
+    ///
+    /// ```no_run
+    /// # use fleeting::redis::Cache;
+    /// # async fn f(uploads: Cache<String, u64>) -> Result<(), fleeting::redis::Error> {
+    /// // The client disconnects: the same event, and the same cleanup, as after a timeout.
+    /// uploads.expire_now("photo.jpg").await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn expire_now<Q>(&self, key: &Q) -> Result<Option<V>, Error>
     where
         K: Borrow<Q>,

@@ -171,6 +171,21 @@ where
     ///
     /// [`Error::NoEvents`] if the cache was built without [events](super::CacheBuilder::events), and the errors [of all
     /// methods](Cache#errors).
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use fleeting::redis::{Cache, Client};
+    /// # async fn f(client: Client) -> Result<(), fleeting::redis::Error> {
+    /// let carts: Cache<String, u32> =
+    ///     Cache::builder(&client, "carts").events(Duration::from_secs(3_600)).build()?;
+    /// carts.on_expired("reminders", async |event| {
+    ///     println!("{} has left goods for {} euros in the cart", event.key, event.value);
+    /// }).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn on_expired<F, Fut>(
         &self,
         group: &str,
@@ -210,6 +225,18 @@ where
     /// already read.
     ///
     /// Reads and writes continue to work. The method waits for neither the subscribers nor the server.
+    ///
+    /// ```no_run
+    /// # use fleeting::redis::Cache;
+    /// # async fn f(carts: Cache<String, u32>) -> Result<(), fleeting::redis::Error> {
+    /// let mut expired = carts.events_lossless("reminders").await?;
+    /// carts.shutdown().await;
+    /// while let Some(event) = expired.recv().await {
+    ///     println!("the last events, then the end: {}", event?.key);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn shutdown(&self) {
         self.state.stop.send_replace(true);
     }
@@ -221,6 +248,22 @@ impl<K, V> Events<K, V> {
     /// # Cancel safety
     ///
     /// Cancel safe: if the future is dropped before it completes, no event is lost.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use fleeting::redis::Cache;
+    /// # async fn f(sessions: Cache<String, u64>) -> Result<(), fleeting::redis::Error> {
+    /// let mut ended = sessions.events().await?;
+    /// while let Some(event) = ended.recv().await {
+    ///     match event {
+    ///         Ok(event) => println!("the session of user {} has ended", event.value),
+    ///         Err(missed) => println!("{missed}"),
+    ///     }
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn recv(&mut self) -> Option<Result<Arc<Event<K, V>>, Lagged>> {
         poll_fn(|cx| self.0.as_mut().poll_next(cx)).await
     }
@@ -242,6 +285,20 @@ impl<K, V> LosslessEvents<K, V> {
     ///
     /// If the future is dropped before it completes, no event is lost. The previous event may be acknowledged
     /// nevertheless.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use fleeting::redis::Cache;
+    /// # async fn f(carts: Cache<String, u32>) -> Result<(), fleeting::redis::Error> {
+    /// let mut expired = carts.events_lossless("reminders").await?;
+    /// while let Some(event) = expired.recv().await {
+    ///     // The next call of `recv` acknowledges it.
+    ///     println!("{} gets a reminder", event?.key);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn recv(&mut self) -> Option<Result<Event<K, V>, Error>> {
         poll_fn(|cx| self.poll_event(cx)).await
     }
@@ -252,6 +309,20 @@ impl<K, V> LosslessEvents<K, V> {
     /// # Errors
     ///
     /// The errors [of all methods](Cache#errors). The event may then be delivered again, and the call can be repeated.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use fleeting::redis::Cache;
+    /// # async fn f(carts: Cache<String, u32>) -> Result<(), fleeting::redis::Error> {
+    /// let mut expired = carts.events_lossless("reminders").await?;
+    /// if let Some(event) = expired.recv().await {
+    ///     println!("{} gets a reminder", event?.key);
+    ///     expired.ack().await?; // the process may end now
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn ack(&mut self) -> Result<(), Error> {
         if let Some(id) = &self.last {
             let call = self.commands.ack(id.shard, &self.group, &id.entry);
@@ -278,6 +349,26 @@ impl<K, V> LosslessEvents<K, V> {
     /// # Cancel safety
     ///
     /// The event is given back at the first poll of the future, which completes it.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use fleeting::redis::Cache;
+    /// # async fn f(carts: Cache<String, u32>) -> Result<(), fleeting::redis::Error> {
+    /// # let is_night = || true;
+    /// let mut expired = carts.events_lossless("reminders").await?;
+    /// while let Some(event) = expired.recv().await {
+    ///     let event = event?;
+    ///     if is_night() {
+    ///         expired.retry_in(Duration::from_secs(8 * 3_600)).await?;
+    ///     } else {
+    ///         println!("{} gets a reminder", event.key);
+    ///     }
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn retry_in(&mut self, delay: Duration) -> Result<bool, Error> {
         Ok(self.give_back(RetryAfter::Delay(delay), None))
     }
@@ -297,6 +388,22 @@ impl<K, V> LosslessEvents<K, V> {
     /// # Cancel safety
     ///
     /// The same as for [`retry_in`](LosslessEvents::retry_in).
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use fleeting::redis::Cache;
+    /// # async fn f(carts: Cache<String, u32>) -> Result<(), fleeting::redis::Error> {
+    /// # let send = async |_: &String| Err::<(), _>("no connection");
+    /// let mut expired = carts.events_lossless("reminders").await?;
+    /// while let Some(event) = expired.recv().await {
+    ///     if let Err(error) = send(&event?.key).await {
+    ///         expired.fail(error).await?; // again in about a second
+    ///     }
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn fail(&mut self, reason: impl Into<String>) -> Result<bool, Error> {
         Ok(self.give_back(RetryAfter::Backoff, Some(reason.into())))
     }

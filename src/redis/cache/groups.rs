@@ -18,6 +18,18 @@ impl<K, V> Cache<K, V> {
     ///
     /// [`Error::NoEvents`] if the cache was built without [events](super::CacheBuilder::events), and the errors [of all
     /// methods](Cache#errors).
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use fleeting::redis::Cache;
+    /// # async fn f(carts: Cache<String, u32>) -> Result<(), fleeting::redis::Error> {
+    /// for group in carts.groups().await? {
+    ///     println!("{group} receives the expirations");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn groups(&self) -> Result<Vec<String>, Error> {
         self.require_events()?;
         let (commands, client) = (self.commands(), self.client());
@@ -46,6 +58,17 @@ impl<K, V> Cache<K, V> {
     /// # Cancel safety
     ///
     /// If the future is dropped before it completes, the group may be removed in some of the shards.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use fleeting::redis::Cache;
+    /// # async fn f(carts: Cache<String, u32>) -> Result<(), fleeting::redis::Error> {
+    /// // This release sends no reminders any more.
+    /// carts.remove_group("reminders").await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn remove_group(&self, group: &str) -> Result<bool, Error> {
         self.require_events()?;
         let (commands, client) = (self.commands(), self.client());

@@ -97,6 +97,18 @@ where
     /// # Cancel safety
     ///
     /// If the future is dropped before it completes, some of the values may have been written.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use fleeting::redis::Cache;
+    /// # async fn f(users: Cache<u64, String>) -> Result<(), fleeting::redis::Error> {
+    /// let rows = [(1, "Ada".to_owned()), (2, "Bob".to_owned())]; // one query for all
+    /// users.set_many(rows, Some(Duration::from_secs(60))).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     #[doc(alias = "MSET")]
     pub fn set_many(
         &self,

@@ -103,6 +103,18 @@ where
     }
 
     /// Returns a stream of the keys of [`iter`](Cache::iter), at the same cost without the values.
+    ///
+    /// ```no_run
+    /// # use fleeting::redis::Cache;
+    /// # use futures_util::TryStreamExt;
+    /// # async fn f(sessions: Cache<String, u64>) -> Result<(), fleeting::redis::Error> {
+    /// let mut tokens = sessions.keys();
+    /// while let Some(token) = tokens.try_next().await? {
+    ///     println!("{token}");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn keys(&self) -> impl Stream<Item = Result<K, Error>> + Send + Unpin + use<K, V> {
         self.raw_entries().map(|entry| {
             let (cache, key, _) = entry?;
@@ -111,6 +123,16 @@ where
     }
 
     /// Returns a stream of the values of [`iter`](Cache::iter).
+    ///
+    /// ```no_run
+    /// # use fleeting::redis::Cache;
+    /// # use futures_util::TryStreamExt;
+    /// # async fn f(carts: Cache<String, u64>) -> Result<(), fleeting::redis::Error> {
+    /// let total = carts.values().try_fold(0, async |sum, euros| Ok(sum + euros)).await?;
+    /// println!("goods for {total} euros are in all carts");
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn values(&self) -> impl Stream<Item = Result<V, Error>> + Send + Unpin + use<K, V> {
         self.iter().map(|entry| entry.map(|(_, value)| value))
     }
@@ -119,6 +141,14 @@ where
     ///
     /// The server examines all its keys, as for [`iter`](Cache::iter). Pages with keys of this cache take another round
     /// trip.
+    ///
+    /// ```no_run
+    /// # use fleeting::redis::Cache;
+    /// # async fn f(sessions: Cache<String, u64>) -> Result<(), fleeting::redis::Error> {
+    /// println!("{} users are logged in", sessions.len().await?);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn len(&self) -> Result<usize, Error> {
         let (mut scan, mut count) = (ScanCursor::new(), 0);
         while let Some(keys) = scan.next_page(self.commands()).await? {
@@ -128,6 +158,16 @@ where
     }
 
     /// Returns whether there is no live entry. The server examines its keys until it finds one.
+    ///
+    /// ```no_run
+    /// # use fleeting::redis::Cache;
+    /// # async fn f(uploads: Cache<String, u64>) -> Result<(), fleeting::redis::Error> {
+    /// if uploads.is_empty().await? {
+    ///     println!("no upload is running: restart now");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn is_empty(&self) -> Result<bool, Error> {
         let mut scan = ScanCursor::new();
         while let Some(keys) = scan.next_page(self.commands()).await? {
@@ -149,6 +189,17 @@ where
     /// # Cancel safety
     ///
     /// If the future is dropped before it completes, some of the entries may have been removed.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use fleeting::redis::Cache;
+    /// # async fn f(templates: Cache<String, String>) -> Result<(), fleeting::redis::Error> {
+    /// // A deployment replaced all templates.
+    /// templates.clear().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn clear(&self) -> Result<(), Error> {
         // Before the scan: a load that published its value during the scan could be skipped by it.
         let loads = (0..SHARDS).map(async |shard| {

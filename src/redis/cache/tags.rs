@@ -99,6 +99,21 @@ where
     /// # Cancel safety
     ///
     /// If the future is dropped before it completes, some of the values may have been removed.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use fleeting::redis::Cache;
+    /// # async fn f(pages: Cache<String, String>) -> Result<(), fleeting::redis::Error> {
+    /// let hour = Duration::from_secs(3_600);
+    /// pages.set_tagged("/ada".into(), "Ada".into(), hour, ["user:7"]).await?;
+    ///
+    /// // User 7 changes her name: all servers render her pages again.
+    /// pages.remove_tag("user:7").await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn remove_tag(&self, tag: &str) -> Result<(), Error> {
         // Sent once: a late copy would remove values that were written after the call.
         let (commands, client) = (self.commands(), self.client());

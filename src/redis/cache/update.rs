@@ -27,6 +27,20 @@ where
     ///
     /// The errors [of all methods](Cache#errors), and [`Error::Contended`] if other clients changed the value before
     /// each attempt to write it, until the client's timeout had passed.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use fleeting::redis::Cache;
+    /// # async fn f(carts: Cache<String, Vec<String>>) -> Result<(), fleeting::redis::Error> {
+    /// // Two servers may add goods to the same cart; neither is lost.
+    /// let goods = carts.update("ada", |cart| {
+    ///     cart.push("book".to_owned());
+    ///     cart.len()
+    /// }).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn update<Q, R>(
         &self,
         key: &Q,

@@ -25,6 +25,19 @@ impl<T> ExpiringSet<T> {
     /// # Errors
     ///
     /// [`Error::Name`] if the name cannot be part of a key.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use fleeting::redis::{Client, ExpiringSet};
+    /// # async fn f(client: Client) -> Result<(), fleeting::redis::Error> {
+    /// let minute = Duration::from_secs(60);
+    /// let here: ExpiringSet<String> = ExpiringSet::new(&client, "here", minute)?;
+    /// here.push("ada".into()).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn new(client: &Client, name: impl Into<String>, ttl: Duration) -> Result<Self, Error> {
         Self::builder(client, name, ttl).build()
     }
@@ -53,6 +66,16 @@ impl<T> ExpiringSet<T> {
     /// * The key gets no expiry, because it would also delete the members of the other programs.
     /// * Members are compared by their bytes. Other JSON encoders may write blanks after `:` and `,` and escape
     ///   non-ASCII characters, so that a value may be in the set twice. ASCII strings and numbers are not affected.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use fleeting::redis::{Client, ExpiringSet};
+    /// # fn f(client: Client) {
+    /// // The Python program calls its sorted set `online`.
+    /// let minute = Duration::from_secs(60);
+    /// let online: ExpiringSet<String> = ExpiringSet::compat(&client, "online", minute);
+    /// # }
+    /// ```
     pub fn compat(client: &Client, key: impl Into<String>, ttl: Duration) -> Self {
         let key = key.into().into_bytes();
         Self::with(client.clone(), key, ttl, Format::Json, ScoreUnit::Seconds)
@@ -68,6 +91,17 @@ impl<T> ExpiringSet<T> {
 
 impl<T> ExpiringSetBuilder<T> {
     /// Sets the format of the members. All users of the name must use the same. Defaults to [`Format::Json`].
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use fleeting::redis::{Client, ExpiringSet, Format};
+    /// # async fn f(client: Client) -> Result<(), fleeting::redis::Error> {
+    /// let here: ExpiringSet<(u64, String)> = ExpiringSet::builder(&client, "here", Duration::from_secs(60))
+    ///     .format(Format::MessagePack)
+    ///     .build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn format(mut self, format: Format) -> Self {
         self.format = format;
         self

@@ -39,6 +39,16 @@ impl<K> RateLimiter<K> {
     /// All processes that use the same name share its charges, and should use the same limits and the same window.
     /// Limits set by [`set_limits`](RateLimiter::set_limits) replace those of the builder, including in processes that
     /// start later, until [`clear_limits`](RateLimiter::clear_limits). A process logs a message when it applies them.
+    ///
+    /// ```no_run
+    /// # use fleeting::{Limit, redis::{Client, RateLimiter}};
+    /// # async fn f(client: Client) -> Result<(), fleeting::redis::Error> {
+    /// let logins: RateLimiter<String> =
+    ///     RateLimiter::builder(&client, "logins").limit(Limit::per_minute(5)).build()?;
+    /// logins.check("ada").await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn builder(client: &Client, name: impl Into<String>) -> RateLimiterBuilder<K> {
         RateLimiterBuilder {
             // A connection of its own: a check must not wait behind large replies.
@@ -59,6 +69,17 @@ impl<K> RateLimiter<K> {
 
 impl<K> RateLimiterBuilder<K> {
     /// Adds a limit; all limits apply together. Defaults to none, but at least one is required.
+    ///
+    /// ```no_run
+    /// # use fleeting::{Limit, redis::{Client, RateLimiter}};
+    /// # async fn f(client: Client) -> Result<(), fleeting::redis::Error> {
+    /// let logins: RateLimiter<String> = RateLimiter::builder(&client, "logins")
+    ///     .limit(Limit::per_minute(3).named("mistyped"))
+    ///     .limit(Limit::per_hour(10).named("guessing"))
+    ///     .build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn limit(mut self, limit: Limit) -> Self {
         self.limits.push(limit);
         self
@@ -73,18 +94,57 @@ impl<K> RateLimiterBuilder<K> {
     /// # Panics
     ///
     /// Panics if the number of [`Window::Buckets`] is 0 or above 10,000.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use fleeting::{Limit, Window, redis::{Client, RateLimiter}};
+    /// # async fn f(client: Client) -> Result<(), fleeting::redis::Error> {
+    /// // A device may send ten messages at once, and then one every six seconds.
+    /// let messages: RateLimiter<u32> = RateLimiter::builder(&client, "messages")
+    ///     .limit(Limit::per_minute(10))
+    ///     .window(Window::Gcra)
+    ///     .build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn window(mut self, window: Window) -> Self {
         self.window = window.checked();
         self
     }
 
     /// Sets the policy that decides checks while the server fails. Defaults to [`OnError::Local`].
+    ///
+    /// ```no_run
+    /// # use fleeting::{Limit, redis::{Client, OnError, RateLimiter}};
+    /// # async fn f(client: Client) -> Result<(), fleeting::redis::Error> {
+    /// // Without Redis, no one may guess passwords.
+    /// let logins: RateLimiter<String> = RateLimiter::builder(&client, "logins")
+    ///     .limit(Limit::per_minute(5))
+    ///     .on_error(OnError::Deny)
+    ///     .build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn on_error(mut self, on_error: OnError) -> Self {
         self.on_error = on_error;
         self
     }
 
     /// Sets the total time that a call waits for the server, including retries. Defaults to 50 ms.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use fleeting::{Limit, redis::{Client, RateLimiter}};
+    /// # async fn f(client: Client) -> Result<(), fleeting::redis::Error> {
+    /// // The server is on another continent.
+    /// let limiter: RateLimiter<String> = RateLimiter::builder(&client, "api")
+    ///     .limit(Limit::per_second(10))
+    ///     .timeout(Duration::from_millis(400))
+    ///     .build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
@@ -96,6 +156,18 @@ impl<K> RateLimiterBuilder<K> {
     /// A denial is repeated only for the same cost and limits, and only until the call would pass. A
     /// [`reset`](RateLimiter::reset) or [`refund`](super::Permit::refund) in this process removes the cached denial
     /// immediately; one in another process does not.
+    ///
+    /// ```no_run
+    /// # use fleeting::{Limit, redis::{Client, RateLimiter}};
+    /// # async fn f(client: Client) -> Result<(), fleeting::redis::Error> {
+    /// // A million clients that ignore denials cost the server nothing.
+    /// let limiter: RateLimiter<String> = RateLimiter::builder(&client, "api")
+    ///     .limit(Limit::per_minute(60))
+    ///     .deny_cache(1_000_000)
+    ///     .build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn deny_cache(mut self, keys: usize) -> Self {
         self.deny_cache = keys;
         self
@@ -110,6 +182,20 @@ impl<K> RateLimiterBuilder<K> {
     /// # Panics
     ///
     /// Panics if `waiting` is 0.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use fleeting::{Limit, redis::{Client, RateLimiter}};
+    /// # async fn f(client: Client) -> Result<(), fleeting::redis::Error> {
+    /// // At most 20 requests of a user wait; further ones are denied.
+    /// let searches: RateLimiter<String> = RateLimiter::builder(&client, "searches")
+    ///     .limit(Limit::per_second(5))
+    ///     .max_waiting(20)
+    ///     .build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn max_waiting(mut self, waiting: usize) -> Self {
         assert!(waiting > 0, "max_waiting must be at least 1, got {waiting}");
         self.wait.max_waiting = waiting;
@@ -121,6 +207,19 @@ impl<K> RateLimiterBuilder<K> {
     ///
     /// The delay is chosen again for each denial, and also delays the waiters behind. A call that may pass immediately
     /// is not delayed, and no wait exceeds its time limit.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use fleeting::{Limit, redis::{Client, RateLimiter}};
+    /// # async fn f(client: Client) -> Result<(), fleeting::redis::Error> {
+    /// // A hundred workers wait for the same key.
+    /// let calls: RateLimiter<String> = RateLimiter::builder(&client, "partner")
+    ///     .limit(Limit::per_second(10))
+    ///     .jitter(Duration::from_millis(100))
+    ///     .build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn jitter(mut self, jitter: Duration) -> Self {
         self.wait.jitter = jitter;
         self

@@ -39,6 +39,15 @@ impl Permit {
     ///
     /// After a call of cost 0, this is the remaining quota, as of [`peek`](super::RateLimiter::peek). `u32::MAX` if
     /// there were no limits, or if [`OnError::Allow`](super::OnError::Allow) admitted the call while the server failed.
+    ///
+    /// ```no_run
+    /// # use fleeting::redis::RateLimiter;
+    /// # async fn f(mails: RateLimiter<String>) -> Result<(), fleeting::redis::Error> {
+    /// let permit = mails.check("ada").await?;
+    /// println!("sent; you may send {} more", permit.remaining());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn remaining(&self) -> u32 {
         self.remaining
     }
@@ -57,6 +66,20 @@ impl Permit {
     /// # Cancel safety
     ///
     /// A call that is dropped before it returns may still be executed.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use fleeting::redis::RateLimiter;
+    /// # async fn f(mails: RateLimiter<String>) -> Result<(), fleeting::redis::Error> {
+    /// # let send = async |_: &str| Err::<(), _>("no connection");
+    /// let permit = mails.check("ada").await?;
+    /// if send("ada").await.is_err() {
+    ///     permit.refund().await?; // a mail that was not sent does not count
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn refund(self) -> Result<(), Error> {
         match self.charged {
             Charged::Uncounted => Ok(()),
@@ -87,6 +110,20 @@ impl Permit {
     /// # Cancel safety
     ///
     /// A call that is dropped before it returns may still be executed.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use fleeting::redis::RateLimiter;
+    /// # async fn f(tokens: RateLimiter<String>) -> Result<(), fleeting::redis::Error> {
+    /// # let ask_model = async || 412;
+    /// // The answer of a model costs up to 1,000 tokens; the actual number is known afterwards.
+    /// let permit = tokens.check_n("ada", 1_000).await?;
+    /// let used = ask_model().await;
+    /// permit.settle(used).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn settle(self, actual: u32) -> Result<(), Error> {
         let cost = self.cost;
         match self.charged {

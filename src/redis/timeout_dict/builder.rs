@@ -30,11 +30,36 @@ impl<K, V> TimeoutDict<K, V> {
     /// # Errors
     ///
     /// [`Error::Name`] if the name cannot be part of a key.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use fleeting::redis::{Client, TimeoutDict};
+    /// # async fn f(client: Client) -> Result<(), fleeting::redis::Error> {
+    /// let reminders: TimeoutDict<String, String> = TimeoutDict::new(&client, "reminders")?;
+    /// let hour = Duration::from_secs(3_600);
+    /// reminders.set("meeting 7".into(), "room 12".into(), hour).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn new(client: &Client, name: impl Into<String>) -> Result<Self, Error> {
         Self::builder(client, name).build()
     }
 
     /// Returns a builder for the dictionary named `name`.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use fleeting::redis::{Client, TimeoutDict};
+    /// # async fn f(client: Client) -> Result<(), fleeting::redis::Error> {
+    /// let mails: TimeoutDict<String, String> = TimeoutDict::builder(&client, "mails")
+    ///     .backoff(Duration::from_secs(10), Duration::from_secs(3_600))
+    ///     .max_attempts(8)
+    ///     .build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn builder(client: &Client, name: impl Into<String>) -> TimeoutDictBuilder<K, V> {
         TimeoutDictBuilder {
             client: client.clone(),
@@ -63,6 +88,16 @@ impl<K, V> TimeoutDict<K, V> {
     /// * A deadline of the original without data is not an entry. It stays, and is skipped for a minute.
     /// * All deadlines are in one sorted set, which a cluster keeps in another slot than most of the keys. Scripts fail
     ///   there, unless `set` and all keys share a hash tag.
+    ///
+    /// ```no_run
+    /// # use std::collections::HashMap;
+    /// # use fleeting::redis::{Client, TimeoutDict};
+    /// # fn f(client: Client) {
+    /// // Take over from a Python program while it still runs.
+    /// let sessions: TimeoutDict<String, HashMap<String, String>> =
+    ///     TimeoutDict::compat(&client, "timeout_dict_set");
+    /// # }
+    /// ```
     pub fn compat(client: &Client, set: impl Into<String>) -> Self {
         let set = set.into();
         let layout = Layout::compat(set.clone());
@@ -83,6 +118,15 @@ impl<K, V> TimeoutDict<K, V> {
 
 impl<K, V> TimeoutDictBuilder<K, V> {
     /// Sets the format of the values. All users of the name must use the same. Defaults to [`Format::Json`].
+    ///
+    /// ```no_run
+    /// # use fleeting::redis::{Client, Format, TimeoutDict};
+    /// # async fn f(client: Client) -> Result<(), fleeting::redis::Error> {
+    /// let jobs: TimeoutDict<u64, Vec<f64>> =
+    ///     TimeoutDict::builder(&client, "jobs").format(Format::MessagePack).build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn format(mut self, format: Format) -> Self {
         self.format = format;
         self
@@ -98,6 +142,19 @@ impl<K, V> TimeoutDictBuilder<K, V> {
     /// # Panics
     ///
     /// Panics if `period` is zero.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use fleeting::redis::{Client, TimeoutDict};
+    /// # async fn f(client: Client) -> Result<(), fleeting::redis::Error> {
+    /// // Another process may add an urgent job, which must not wait for two seconds.
+    /// let jobs: TimeoutDict<String, u32> =
+    ///     TimeoutDict::builder(&client, "jobs").ask_every(Duration::from_millis(200)).build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn ask_every(mut self, period: Duration) -> Self {
         assert!(!period.is_zero(), "ask_every must be longer than zero, got {period:?}");
         self.ask_every = period;
@@ -113,6 +170,20 @@ impl<K, V> TimeoutDictBuilder<K, V> {
     /// # Panics
     ///
     /// Panics if `first` is longer than `max`.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use fleeting::redis::{Client, TimeoutDict};
+    /// # async fn f(client: Client) -> Result<(), fleeting::redis::Error> {
+    /// // After a failure: again after about 10 seconds, then 20, 40, and so on, up to an hour.
+    /// let mails: TimeoutDict<String, String> = TimeoutDict::builder(&client, "mails")
+    ///     .backoff(Duration::from_secs(10), Duration::from_secs(3_600))
+    ///     .build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn backoff(mut self, first: Duration, max: Duration) -> Self {
         self.retries.set_backoff(first, max);
         self
@@ -126,6 +197,21 @@ impl<K, V> TimeoutDictBuilder<K, V> {
     /// # Panics
     ///
     /// Panics if `attempts` is 0.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use fleeting::redis::{Client, TimeoutDict};
+    /// # async fn f(client: Client) -> Result<(), fleeting::redis::Error> {
+    /// // A mail that has failed eight times waits for a person.
+    /// let mails: TimeoutDict<String, String> =
+    ///     TimeoutDict::builder(&client, "mails").max_attempts(8).build()?;
+    /// for letter in mails.dead_letters(100).await? {
+    ///     println!("{}: {:?}", letter.key, letter.reason);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn max_attempts(mut self, attempts: u32) -> Self {
         self.retries.set_max_attempts(attempts);
         self

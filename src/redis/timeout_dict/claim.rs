@@ -66,6 +66,18 @@ impl<K, V> Claim<K, V> {
     /// Returns how often the entry was delivered since it was set or revived, including this claim: 1 at the first
     /// delivery. Always 1 in a dictionary shared with the [original](super::TimeoutDict::compat), in which failures are
     /// not counted.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use fleeting::redis::TimeoutDict;
+    /// # async fn f(mails: TimeoutDict<String, String>) -> Result<(), fleeting::redis::Error> {
+    /// let mail = mails.next_claim(Duration::from_secs(60)).await?;
+    /// if mail.attempts() > 1 {
+    ///     println!("attempt {} to send a mail to {}", mail.attempts(), mail.key());
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn attempts(&self) -> u32 {
         self.delivery.attempts
     }
@@ -84,6 +96,20 @@ impl<K, V> Claim<K, V> {
     ///
     /// If the future is dropped before its first poll, the claim is dropped with it and fails. If it is dropped later,
     /// the server may still execute the ack; if it does not, the entry is due again when the lease expires.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use fleeting::redis::TimeoutDict;
+    /// # async fn f(mails: TimeoutDict<String, String>) -> Result<(), fleeting::redis::Error> {
+    /// # let send = async |_: &str| Ok::<_, fleeting::redis::Error>(());
+    /// let mail = mails.next_claim(Duration::from_secs(60)).await?;
+    /// send(mail.value()).await?; // after an error, the mail is delivered again
+    /// mail.ack().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn ack(mut self) -> Result<bool, Error> {
         let Some((lease_end, _)) = self.end().await else { return Ok(false) };
         let Delivery { state, key, .. } = &self.delivery;
@@ -110,6 +136,21 @@ impl<K, V> Claim<K, V> {
     ///
     /// If the future is dropped before its first poll, the claim is dropped with it and fails. If it is dropped later,
     /// the server may still execute the call; if it does not, the entry is due again when the lease expires.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use fleeting::redis::TimeoutDict;
+    /// # async fn f(mails: TimeoutDict<String, String>) -> Result<(), fleeting::redis::Error> {
+    /// # let is_mailbox_full = async |_: &str| true;
+    /// let mail = mails.next_claim(Duration::from_secs(60)).await?;
+    /// if is_mailbox_full(mail.key()).await {
+    ///     mail.retry_in(Duration::from_secs(3_600)).await?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn retry_in(self, delay: Duration) -> Result<bool, Error> {
         self.end_failed(Some(delay), None).await
     }
@@ -180,6 +221,21 @@ impl<K, V> Claim<K, V> {
     /// # Cancel safety
     ///
     /// The same as for [`retry_in`](Self::retry_in).
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use fleeting::redis::TimeoutDict;
+    /// # async fn f(jobs: TimeoutDict<String, u32>) -> Result<(), fleeting::redis::Error> {
+    /// # let is_shutting_down = || true;
+    /// let job = jobs.next_claim(Duration::from_secs(60)).await?;
+    /// if is_shutting_down() {
+    ///     job.release().await?; // another worker gets it now
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn release(mut self) -> Result<bool, Error> {
         let Some((lease_end, score)) = self.end().await else { return Ok(false) };
         let Delivery { state, key, .. } = &self.delivery;
@@ -198,6 +254,25 @@ impl<K, V> Claim<K, V> {
     /// # Cancel safety
     ///
     /// If the future is dropped, a task completes the call. The next method of the claim waits for it.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use fleeting::redis::TimeoutDict;
+    /// # async fn f(jobs: TimeoutDict<String, Vec<u32>>) -> Result<(), fleeting::redis::Error> {
+    /// let minute = Duration::from_secs(60);
+    /// let job = jobs.next_claim(minute).await?;
+    /// for part in job.value() {
+    ///     println!("part {part}");
+    ///     if !job.extend(minute).await? {
+    ///         return Ok(()); // it took too long: another worker has the job now
+    ///     }
+    /// }
+    /// job.ack().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn extend(&self, lease: Duration) -> Result<bool, Error> {
         let OnDrop::Fail { lease_end, .. } = &self.delivery.on_drop else { return Ok(false) };
         let (state, key) = (self.delivery.state.clone(), self.delivery.key.clone());

@@ -26,6 +26,18 @@ where
     /// # Cancel safety
     ///
     /// The same as for [`take_expired`](Self::take_expired).
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use fleeting::redis::TimeoutDict;
+    /// # async fn f(mails: TimeoutDict<String, String>) -> Result<(), fleeting::redis::Error> {
+    /// for (user, _) in mails.take_dead(100).await? {
+    ///     println!("{user} has no working address");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn take_dead(&self, max: usize) -> Result<Vec<(K, V)>, Error> {
         match self.state.layout.has_dead() {
             true => self.take(CollectMode::TakeDead, max).await,
@@ -35,6 +47,16 @@ where
 
     /// Revives a dead letter: the entry of `key` becomes due in `ttl`, and its number of failed attempts is reset to
     /// zero. Returns false if there is no entry, or if it is not a dead letter.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use fleeting::redis::TimeoutDict;
+    /// # async fn f(mails: TimeoutDict<String, String>) -> Result<(), fleeting::redis::Error> {
+    /// // The mail server works again.
+    /// mails.revive("ada", Duration::ZERO).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn revive<Q>(&self, key: &Q, ttl: Duration) -> Result<bool, Error>
     where
         K: Borrow<Q>,
@@ -48,6 +70,16 @@ where
 
 impl<K, V> TimeoutDict<K, V> {
     /// Returns the number of dead letters. It takes 16 scripts in one round trip.
+    ///
+    /// ```no_run
+    /// # use fleeting::redis::TimeoutDict;
+    /// # async fn f(mails: TimeoutDict<String, String>) -> Result<(), fleeting::redis::Error> {
+    /// if mails.dead_len().await? > 0 {
+    ///     println!("some mails could not be sent");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn dead_len(&self) -> Result<usize, Error> {
         if !self.state.layout.has_dead() {
             return Ok(0);

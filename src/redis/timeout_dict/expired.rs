@@ -37,6 +37,18 @@ where
     ///
     /// If the future is dropped, a task returns the entries that it has taken, with their deadlines. They are lost if
     /// the process or the runtime ends before that.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use fleeting::redis::TimeoutDict;
+    /// # async fn f(sessions: TimeoutDict<String, u64>) -> Result<(), fleeting::redis::Error> {
+    /// for (token, user) in sessions.take_expired(100).await? {
+    ///     println!("the session {token} of user {user} has ended");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     #[doc(alias = "ZPOPMIN")]
     pub async fn take_expired(&self, max: usize) -> Result<Vec<(K, V)>, Error> {
         self.take(CollectMode::Take, max).await
@@ -92,6 +104,19 @@ where
     ///
     /// Cancel safe, as [`take_expired`](Self::take_expired); the next waiter takes its place. A future that has begun
     /// to wait but is no longer polled blocks the waiters behind it.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use fleeting::redis::TimeoutDict;
+    /// # async fn f(sessions: TimeoutDict<String, u64>) -> Result<(), fleeting::redis::Error> {
+    /// loop {
+    ///     let (token, user) = sessions.next_expired().await?;
+    ///     println!("the session {token} of user {user} has ended");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn next_expired(&self) -> Result<(K, V), Error> {
         self.next(CollectMode::Take).await.map(into_taken)
     }
@@ -104,6 +129,21 @@ where
     ///
     /// Cancel safe, as [`claim_expired`](Self::claim_expired); the next waiter takes its place. A future that has begun
     /// to wait but is no longer polled blocks the waiters behind it.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use fleeting::redis::TimeoutDict;
+    /// # async fn f(orders: TimeoutDict<u64, String>) -> Result<(), fleeting::redis::Error> {
+    /// loop {
+    ///     let order = orders.next_claim(Duration::from_secs(60)).await?;
+    ///     println!("order {} was not paid", order.key());
+    ///     order.ack().await?; // or it is delivered again in a minute
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn next_claim(&self, lease: Duration) -> Result<Claim<K, V>, Error> {
         self.next(CollectMode::Claim { lease }).await.map(into_claim)
     }
