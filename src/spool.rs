@@ -33,44 +33,8 @@ use crate::{
 /// Default interval between purges of the queue.
 const PURGE_EVERY: Duration = Duration::from_secs(600);
 
-/// An event stream written to a directory queue, so that expirations survive a restart of the process and can be
+/// An event stream written to a directory queue, so that expirations survive a restart of your process and can be
 /// consumed by a program in any language.
-///
-/// By default, each expired value becomes an element of the queue; see [`causes`](Self::causes). A spool reads further
-/// events from the stream only when the previous ones are in the queue. If they cannot be written, for instance because
-/// the disk is full or permissions have changed, it holds them and retries after 50 ms, doubled after each failure up
-/// to 5 s. This delays the sweeper, but never a reader or a writer of the cache. The failure is logged once as a
-/// warning, and [`stalled`](SpoolStats::stalled) in the [statistics](Self::stats) is the time since it began.
-///
-/// A `Spool` is a handle: it is cheap to clone, and all clones share one spool.
-///
-/// # Guarantees
-///
-/// *At least once while the process runs.* A spool keeps each event in memory from the time it is received until it is
-/// in the queue. Events that are still in memory are lost if the process crashes. Events that are already in the queue
-/// are not written a second time after a restart. An event that cannot be serialized, or contains NaN or infinity, which
-/// JSON cannot represent, is skipped, [counted](SpoolStats::unwritable) and logged as an error.
-///
-/// Each run receives at most 256 events at a time, and stops receiving when their data reaches one mebibyte. Dropping
-/// the future of [`run`](Self::run) neither loses nor duplicates an event: a batch that is being written is completed,
-/// and the remaining events are written by the next run. Duplicates are possible in one case only: if a runtime is shut
-/// down during a write and the same spool is run on another runtime, up to one batch may be written twice.
-///
-/// Events are added to the queue in order. The names of elements contain the time: if the system clock goes back before
-/// a restart, later events may precede earlier ones.
-///
-/// # Format
-///
-/// In a [`QueueSimple`](crate::dirq::QueueSimple), each event is a line of JSON:
-///
-/// ```json
-/// {"key":"ada","value":42,"meta":{"deadline":1763731230.5,"at":1763731230.731,"cause":"expired"}}
-/// ```
-///
-/// In a [`Queue`](crate::dirq::Queue), it has the fields `key` and `value`, both as JSON, and the table `meta`; see
-/// [`schema`](Self::schema). Keys and values are serialized with serde. The times `deadline` (absent if the value was
-/// persistent) and `at` (the time of the removal) are in seconds since the Unix epoch. They are converted to the wall
-/// clock when the spool receives the event.
 ///
 /// ```
 /// use std::time::Duration;
@@ -90,6 +54,46 @@ const PURGE_EVERY: Duration = Duration::from_secs(600);
 /// # Ok(())
 /// # }
 /// ```
+///
+/// By default, each expired value becomes an element of the queue; you choose other events by [`causes`](Self::causes).
+/// A `Spool` is a handle: it is cheap to clone, and all clones share one spool.
+///
+/// # Failures
+///
+/// A spool reads further events from your stream only when the previous ones are in the queue. If they cannot be
+/// written, for instance because the disk is full or permissions have changed, it holds them and retries after 50 ms,
+/// doubled after each failure up to 5 s. This delays the sweeper, but never a reader or a writer of your cache. The
+/// failure is logged once as a warning, and you see the time since it began as [`stalled`](SpoolStats::stalled) in the
+/// [statistics](Self::stats).
+///
+/// # Guarantees
+///
+/// *At least once while the process runs.* A spool keeps each event in memory from the time it is received until it is
+/// in the queue. Events that are still in memory are lost if the process crashes. Events that are already in the queue
+/// are not written a second time after a restart. An event that cannot be serialized, or contains NaN or infinity,
+/// which JSON cannot represent, is skipped, [counted](SpoolStats::unwritable) and logged as an error.
+///
+/// Each run receives at most 256 events at a time, and stops receiving when their data reaches one mebibyte. If you
+/// drop the future of [`run`](Self::run), you neither lose nor duplicate an event: a batch that is being written is
+/// completed, and the remaining events are written by the next run. Duplicates are possible in one case only: if a
+/// runtime is shut down during a write and the same spool is run on another runtime, up to one batch may be written
+/// twice.
+///
+/// Events are added to the queue in order. The names of elements contain the time: if the system clock goes back before
+/// a restart, later events may precede earlier ones.
+///
+/// # Format
+///
+/// In a [`QueueSimple`](crate::dirq::QueueSimple), each event is a line of JSON:
+///
+/// ```json
+/// {"key":"ada","value":42,"meta":{"deadline":1763731230.5,"at":1763731230.731,"cause":"expired"}}
+/// ```
+///
+/// In a [`Queue`](crate::dirq::Queue), it has the fields `key` and `value`, both as JSON, and the table `meta`; see
+/// [`schema`](Self::schema). Keys and values are serialized with serde. The times `deadline` (absent if the value was
+/// persistent) and `at` (the time of the removal) are in seconds since the Unix epoch. They are converted to the wall
+/// clock when the spool receives the event.
 #[derive(Clone)]
 pub struct Spool {
     writer: Arc<Writer>,

@@ -55,26 +55,40 @@ use self::{
 use super::{Client, Error, Format, codec::encode_key};
 use crate::engine::ttl::Ttl;
 
-/// A cache with a TTL per value, kept on a Redis server and shared by many processes.
+/// A cache on a Redis server, for sessions and loaded values that all your processes share, with a TTL per value.
 ///
-/// It has most methods of the embedded [`Cache`](crate::Cache), with the same meanings, but each returns a `Result`. A
-/// `Cache` is a handle and cheap to clone. All handles with the same name on the same server are one cache, in any
-/// process.
+/// ```no_run
+/// use std::time::Duration;
+/// use fleeting::redis::{Cache, Client};
+///
+/// # async fn f() -> Result<(), fleeting::redis::Error> {
+/// let client = Client::connect("redis://127.0.0.1:6379").await?;
+/// let sessions: Cache<String, u64> = Cache::new(&client, "sessions")?;
+/// sessions.set_ex("ada".into(), 42, Duration::from_secs(30)).await?;
+/// assert_eq!(sessions.get("ada").await?, Some(42));
+/// # Ok(())
+/// # }
+/// ```
+///
+/// You use it like the embedded [`Cache`](crate::Cache): it has most of its methods, with the same meanings, but each
+/// returns a `Result`. A `Cache` is a handle and cheap to clone. All handles with the same name on the same server are
+/// one cache, in any process.
 ///
 /// # Keys and values
 ///
 /// String keys are stored as they are, all other keys as JSON. Values are stored in a [`Format`](super::Format), by
-/// default JSON, so that other programs can read and write them. The value of `ada` in the cache `sessions` is the
+/// default JSON, so that other programs can read and write them. The value of `ada` in your cache `sessions` is the
 /// string at `fleeting:cache1:{sessions:2}:ada`, where 2 is the CRC16 of `ada` modulo 16.
 ///
 /// A string that would parse as JSON is stored as JSON, too (`"12"` with its quotes, `"null"`), so that two keys never
 /// collide. Another release that uses the same name, prefix and types stores the same bytes, as long as the digit in
-/// `cache1` is the same. A borrowed form of the key (`&str` for `String`) must serialize like the key itself.
+/// `cache1` is the same. You may use a borrowed form of the key (`&str` for `String`), which must serialize like the
+/// key itself.
 ///
 /// # Time
 ///
 /// The server's clock is used, in milliseconds. A value expires when its TTL has elapsed, or less than a millisecond
-/// later. An expired value is never returned, except by the loader methods within a [stale
+/// later. You never get an expired value, except from the loader methods within a [stale
 /// window](CacheBuilder::stale_while_revalidate). A value with a TTL of zero expires immediately. A TTL above
 /// 2<sup>52</sup> ms makes a value persistent.
 ///
@@ -93,8 +107,8 @@ use crate::engine::ttl::Ttl;
 /// of the value. The second copy is deleted when the value is removed or replaced, when its expiration is published, or
 /// when the retention has passed.
 ///
-/// A cache has 16 shards, each in its own hash slot, so that at most 16 nodes of a cluster share its load. In a larger
-/// cluster, use several caches.
+/// A cache has 16 shards, each in its own hash slot, so that at most 16 nodes of a cluster share its load. If your
+/// cluster is larger, use several caches.
 ///
 /// # Errors
 ///
@@ -110,21 +124,6 @@ use crate::engine::ttl::Ttl;
 /// # Cancel safety
 ///
 /// If the future of a method is dropped before it completes, the server may still execute the command.
-///
-/// # Examples
-///
-/// ```no_run
-/// use std::time::Duration;
-/// use fleeting::redis::{Cache, Client};
-///
-/// # async fn f() -> Result<(), fleeting::redis::Error> {
-/// let client = Client::connect("redis://127.0.0.1:6379").await?;
-/// let sessions: Cache<String, u64> = Cache::new(&client, "sessions")?;
-/// sessions.set_ex("ada".into(), 42, Duration::from_secs(30)).await?;
-/// assert_eq!(sessions.get("ada").await?, Some(42));
-/// # Ok(())
-/// # }
-/// ```
 pub struct Cache<K, V> {
     state: Arc<CacheState<K, V>>,
 }

@@ -51,11 +51,26 @@ use super::{
     keyspace::{Keyspace, Kind},
 };
 
-/// Connection to a server or a cluster, from which all types of this module are built. Cloning it is cheap.
+/// Connection to a server or a cluster, from which you build all types of this module. Cloning it is cheap.
+///
+/// ```no_run
+/// use fleeting::redis::Client;
+///
+/// # async fn f() -> Result<(), fleeting::redis::Error> {
+/// let client = Client::connect("redis://127.0.0.1:6379").await?;
+/// let cluster = Client::connect(["redis://10.0.0.1:6379", "redis://10.0.0.2:6379"]).await?;
+/// let encrypted = Client::connect("rediss://user:password@cache.example.com:6380").await?;
+/// let with_sentinels = Client::connect("redis+sentinel://10.0.0.1:26379,10.0.0.2:26379/main").await?;
+/// // Connects on first use, so a service that fails open can start while Redis is down.
+/// let lazy = Client::lazy("redis://127.0.0.1:6379")?;
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Connections
 ///
-/// All callers share one multiplexed connection per server, on which a command does not wait for the replies to others.
+/// All your calls share one multiplexed connection per server, on which a command does not wait for the replies to
+/// others.
 /// Rate limiters have a second connection and reads of many entries a third, so that large replies do not delay checks.
 /// Values above a mebibyte have a fourth, once this client has written or read them; a thread of the process transfers
 /// them, so that small calls do not wait for a worker that copies megabytes. In a cluster, each node has up to four
@@ -72,37 +87,21 @@ use super::{
 /// received for another 0.4 s, it is replaced. While the server accepts a large request, the connection is not silent.
 /// Idle connections are not probed by a `PING`, except those of a near cache.
 /// If a server reports that it is a replica, the client connects to the same address again, because
-/// the address may now belong to the master. If the URL names sentinels, the client asks these for the address of the
+/// the address may now belong to the master. If your URL names sentinels, the client asks these for the address of the
 /// master. Each attempt asks all of them within half a second, beginning with another one each time, and uses the first
 /// master that answers: sentinels that lag behind a failover, or are down, do not delay it further.
 ///
-/// A command is retried until [`timeout`](ClientBuilder::timeout) has passed if there is no connection, or if the
+/// Your command is retried until [`timeout`](ClientBuilder::timeout) has passed if there is no connection, or if the
 /// server reports that it cannot execute the command now. A command whose reply is lost is only retried if it only
 /// reads. See the [table of server replies](Error#server-replies).
 ///
 /// If there was no connection for a whole timeout, the server is unreachable: from then on, calls fail immediately with
 /// [`Error::Connect`]. This includes a server that accepts connections but does not answer. The client tries to connect
-/// about twice per second, and uses the server again as soon as an attempt succeeds, even if no calls are made. In a
+/// about twice per second, and uses the server again as soon as an attempt succeeds, even if you make no calls. In a
 /// cluster, it also looks for the successor of a node that is unreachable.
 ///
-/// At most 1,024 calls are in flight on a connection, and 16 on that for large values. Further calls wait, and fail with
-/// [`Error::Unavailable`] if their timeout passes before they are sent.
-///
-/// # Examples
-///
-/// ```no_run
-/// use fleeting::redis::Client;
-///
-/// # async fn f() -> Result<(), fleeting::redis::Error> {
-/// let client = Client::connect("redis://127.0.0.1:6379").await?;
-/// let cluster = Client::connect(["redis://10.0.0.1:6379", "redis://10.0.0.2:6379"]).await?;
-/// let encrypted = Client::connect("rediss://user:password@cache.example.com:6380").await?;
-/// let with_sentinels = Client::connect("redis+sentinel://10.0.0.1:26379,10.0.0.2:26379/main").await?;
-/// // Connects on first use, so a service that fails open can start while Redis is down.
-/// let lazy = Client::lazy("redis://127.0.0.1:6379")?;
-/// # Ok(())
-/// # }
-/// ```
+/// At most 1,024 calls are in flight on a connection, and 16 on that for large values. Further calls wait, and fail
+/// with [`Error::Unavailable`] if their timeout passes before they are sent.
 #[derive(Clone)]
 pub struct Client {
     inner: Arc<Inner>,
@@ -124,10 +123,18 @@ struct Inner {
 impl Client {
     /// Changes the credentials of new connections, for passwords and tokens that rotate.
     ///
-    /// With a `username` of `None`, the user of the URL is kept. The next call starts a new connection; the existing
+    /// With a `username` of `None`, you keep the user of the URL. The next call starts a new connection; the existing
     /// one is used until the new one is ready. So no call fails because of the change, as long as the server accepts
     /// both credentials. Sentinels keep their login of the URL. If they refuse it, these credentials are used for them,
     /// too.
+    ///
+    /// ```
+    /// # use fleeting::redis::Client;
+    /// # fn f(client: Client, token: &str) {
+    /// // Whenever the identity provider issues a new token:
+    /// client.set_credentials(None, token);
+    /// # }
+    /// ```
     pub fn set_credentials(&self, username: Option<&str>, password: &str) {
         self.inner.connector.set_credentials(username, password);
     }

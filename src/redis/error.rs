@@ -7,16 +7,30 @@ use ::redis::{Arg, Cmd, ErrorKind, RedisError, ServerErrorKind};
 use super::keyspace::{Kind, split_head};
 use crate::{engine::shown_hash::shown_hash, rate_limit::Limited};
 
-/// Error of a call to a server.
+/// Error of a call to a server. Match on it to decide whether to call again, to continue without the server, or to
+/// report it.
 ///
-/// After [`Unanswered`](Error::Unanswered) it is unknown whether a change happened.
+/// ```no_run
+/// # use fleeting::redis::{Cache, Error};
+/// # async fn f(users: Cache<u64, String>) -> Result<(), Error> {
+/// match users.set(7, "Ada".into()).await {
+///     Ok(_) => println!("stored"),
+///     Err(Error::Unanswered(_)) => println!("perhaps stored"),
+///     Err(error) if error.is_temporary() => println!("not stored, try again later: {error}"),
+///     Err(error) => return Err(error),
+/// }
+/// # Ok(())
+/// # }
+/// ```
 ///
-/// After [`Decode`](Error::Decode), a method of a [`Cache`](super::Cache) that returns the replaced or removed value
-/// has replaced or removed it; only that value could not be decoded. `get_ex` has set the TTL, and `update` has changed
-/// nothing. [`ExpiringSet::pop`](super::ExpiringSet::pop), [`TimeoutDict::remove`](super::TimeoutDict::remove) and the
-/// methods that take or claim entries keep the entry.
+/// # Is the change made?
 ///
-/// After all other errors nothing was changed, except that a call for many keys may have changed some of them.
+/// * After [`Unanswered`](Error::Unanswered) you do not know: the change may or may not have happened.
+/// * After [`Decode`](Error::Decode), a method of a [`Cache`](super::Cache) that returns the replaced or removed value
+///   has replaced or removed it; only that value could not be decoded. `get_ex` has set the TTL, and `update` has
+///   changed nothing. [`ExpiringSet::pop`](super::ExpiringSet::pop),
+///   [`TimeoutDict::remove`](super::TimeoutDict::remove) and the methods that take or claim entries keep the entry.
+/// * After all other errors nothing was changed, except that a call for many keys may have changed some of them.
 ///
 /// # Server replies
 ///
@@ -63,8 +77,8 @@ pub enum Error {
     Address(#[source] RedisError),
 
     /// A name or prefix cannot be part of a key: it is empty, or contains `{` or `}`, which delimit hash tags in a
-    /// cluster. Or a prefix contains `:limit1:` or ends with `:limit1`, so that limiters of another prefix could have the
-    /// same keys. Or the name of a group is reserved.
+    /// cluster. Or a prefix contains `:limit1:` or ends with `:limit1`, so that limiters of another prefix could have
+    /// the same keys. Or the name of a group is reserved.
     #[error(
         "invalid name {0:?}; a name must not be empty, contain {{ or }}, or be that of a reserved group, \
          and a prefix must not have a part `:limit1`"
@@ -291,8 +305,8 @@ pub(super) fn is_refusal(error: &RedisError) -> bool {
         || matches!(error.code(), Some("NOAUTH" | "WRONGPASS" | "DENIED"))
 }
 
-/// Source of the error of a call whose reply was too large. The connection has ended, since the rest of the reply may be
-/// endless.
+/// Source of the error of a call whose reply was too large. The connection has ended, since the rest of the reply may
+/// be endless.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "a reply is larger than the maximum of {max} bytes; raise `ClientBuilder::max_reply_bytes`"

@@ -28,18 +28,39 @@ use super::{
     script::{Call, Script},
 };
 
-/// A set of members ordered by score, kept on a Redis server and shared by many processes.
+/// A set on a Redis server whose members expire, for users who are online or events of the last minute, shared by many
+/// processes.
 ///
-/// The score is a time, and a member expires when its score is `ttl` old, as in
+/// Users seen in the last minute by any server:
+///
+/// ```no_run
+/// use std::time::Duration;
+/// use fleeting::redis::{Client, ExpiringSet};
+///
+/// # async fn f() -> Result<(), fleeting::redis::Error> {
+/// let client = Client::connect("redis://127.0.0.1:6379").await?;
+/// let here: ExpiringSet<String> = ExpiringSet::new(&client, "here", Duration::from_secs(60))?;
+/// here.push("ada".into()).await?;
+/// here.push("bob".into()).await?;
+/// here.push("ada".into()).await?;
+/// assert_eq!(here.elements().await?, ["bob", "ada"]);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// Members are ordered by score. The score is a time, and a member expires when its score is `ttl` old, as in
 /// [`fleeting::ExpiringSet`](crate::ExpiringSet). An `ExpiringSet` is a handle and cheap to clone. All handles with the
-/// same name on the same server are one set, and must use the same `ttl` and format. A member is expired when the
-/// server's clock reaches `score + ttl`; no method returns or counts an expired member.
+/// same name on the same server are one set, and must use the same `ttl` and format.
+///
+/// # Members and scores
+///
+/// A member is expired when the server's clock reaches `score + ttl`; no method returns or counts an expired member.
 ///
 /// * Members are compared by their encoded bytes, so equal values must have equal encodings (those of a `HashMap` may
-///   differ). Pushing an existing member moves it to its new score.
-/// * Scores are times. Those passed to [`push_at`](Self::push_at), and all returned ones, are whole milliseconds,
-///   rounded down. [`push`](Self::push) and [`extend`](Self::extend) keep the fraction of the millisecond, by which
-///   members are ordered and expire.
+///   differ). If you push an existing member, it moves to its new score.
+/// * Scores are times. Those that you pass to [`push_at`](Self::push_at), and all returned ones, are whole
+///   milliseconds, rounded down. [`push`](Self::push) and [`extend`](Self::extend) keep the fraction of the
+///   millisecond, by which members are ordered and expire.
 /// * Members with equal scores are all kept, in the order of pushing. If more than 1,024 members have the same score,
 ///   the last ones may be ordered by their bytes instead. Members with equal scores after the year 2109 are always
 ///   ordered by their bytes.
@@ -76,12 +97,12 @@ use super::{
 /// Each method is one script and one round trip. It takes O(log n), and O(m) for m members that are added, removed,
 /// expired or returned. All methods except [`remove_range`](Self::remove_range) are atomic. Each call deletes at most a
 /// thousand expired members, so that a large number does not block the server. A set is one key, so a cluster keeps it
-/// on one node. Results are returned in one reply: read a set of hundreds of megabytes in ranges.
+/// on one node. Results are returned in one reply: read your set in ranges if it has hundreds of megabytes.
 ///
 /// # Errors
 ///
 /// All methods except the constructors may return errors of the connection and of the server, and [`Error::WrongType`]
-/// if the key holds another type. After [`Error::Unanswered`], it is unknown whether a push, a pop or a removal was
+/// if the key holds another type. After [`Error::Unanswered`], you do not know whether a push, a pop or a removal was
 /// executed; after any other error, it was not. Reads are retried once instead.
 ///
 /// A member that cannot be decoded causes [`Error::Decode`], which names the key of the set. It stays in the set until
@@ -91,25 +112,6 @@ use super::{
 ///
 /// If the future of a method is dropped before it completes, the server may still execute it. So a
 /// [`pop`](Self::pop) may lose its member.
-///
-/// # Examples
-///
-/// Users seen in the last minute by any server:
-///
-/// ```no_run
-/// use std::time::Duration;
-/// use fleeting::redis::{Client, ExpiringSet};
-///
-/// # async fn f() -> Result<(), fleeting::redis::Error> {
-/// let client = Client::connect("redis://127.0.0.1:6379").await?;
-/// let here: ExpiringSet<String> = ExpiringSet::new(&client, "here", Duration::from_secs(60))?;
-/// here.push("ada".into()).await?;
-/// here.push("bob".into()).await?;
-/// here.push("ada".into()).await?;
-/// assert_eq!(here.elements().await?, ["bob", "ada"]);
-/// # Ok(())
-/// # }
-/// ```
 pub struct ExpiringSet<T> {
     state: Arc<SetState>,
     types: PhantomData<fn(T)>,
@@ -227,8 +229,8 @@ where
 
     /// Adds `member` with this score, or moves it to that score.
     ///
-    /// The score is the caller's time. To mix this method with [`push`](Self::push), keep the clocks synchronized with
-    /// the server's.
+    /// The score is your time. If you mix this method with [`push`](Self::push), keep your clocks synchronized with the
+    /// server's.
     ///
     /// ```no_run
     /// # use std::time::{Duration, SystemTime};

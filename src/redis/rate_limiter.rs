@@ -42,95 +42,7 @@ pub use self::{
 use super::Error;
 use crate::rate_limit::{Limit, State, with_denials};
 
-/// Rate limiter shared by all processes that use its name on the same server.
-///
-/// The methods are those of [`fleeting::RateLimiter`](crate::RateLimiter), with the same [`Limit`]s and
-/// [`Window`](crate::Window)s. A `RateLimiter` is a handle: it is cheap to clone, and all clones share one limiter.
-/// Keys are any values that serde can serialize, in any borrowed form (`&str` for `String`).
-///
-/// # Results
-///
-/// A denied check returns the error [`Error::Limited`]. A denial is an `Err` of the same `Result` as other errors, so
-/// that `limiter.check(&user).await?` also stops denied calls. If the server fails,
-/// [`on_error`](RateLimiterBuilder::on_error) decides whether the call passes (`Allow`), is decided by an embedded
-/// limiter (`Local`), or returns the error (`Deny`). With
-/// feature `axum` errors are responses: 429 with all fields of [`Limited`](crate::Limited) for a denial, 503 for a
-/// temporary error, otherwise 500.
-///
-/// # Cost
-///
-/// A check takes one round trip. It takes none if the key was denied and is checked again too early
-/// ([`deny_cache`](RateLimiterBuilder::deny_cache)), if the cost is above a quota, and while the circuit breaker is
-/// open. A call that waits takes one round trip for each of its checks.
-///
-/// The server keeps one key per rate-limit key, `prefix:limit1:name:{key}`. It expires when all its charges have left
-/// their windows, or slightly later: by up to an eighth of the TTL that this takes. Memory and work per rate-limit key:
-///
-/// | | bytes per key | work per check |
-/// | --- | --- | --- |
-/// | `Log` | 44, plus 28 per limit, plus 12 per call in the longest window; up to twice as many calls are stored until old ones are removed | O(1), amortized |
-/// | `Buckets(n)` | 32, plus 18 per limit, plus 12 per bucket with calls, of which each limit has at most `n + 1` | O(n) bytes copied |
-/// | `Gcra` | 26, plus 24 per limit, plus 24 per three limits | O(1) |
-///
-/// A `Log` stores each call once, regardless of the number of limits; with several limits for one key, 38 bytes per limit
-/// and 14 per call. A key that is checked by [several
-/// limits](#several-limits-for-one-key) needs memory and work for each of them, of which at most nine (`Log`) or eight
-/// per position count. A key longer than 256 bytes is shortened to its first 256 bytes and a hash.
-///
-/// # Time
-///
-/// All times are those of the server, in microseconds, to which windows, buckets and the intervals of `Gcra` are
-/// rounded up. An interval of `Gcra` below a millisecond is not rounded, so that a quota of many bytes per second is
-/// exact; for longer ones the error is below 0.1 %. The clocks of the processes do not matter. If the server's clock
-/// goes back, for example after a failover to a server whose clock is behind, the stored times of a key are moved back
-/// accordingly. The change therefore delays a call by at most one window and admits no call too early. Permits that were
-/// issued before the change can no longer be refunded. [`retry_after`](crate::Limited::retry_after) counts from the
-/// arrival of the reply, by the clock of this process. If no other call uses the key, a call made after that time is
-/// admitted.
-///
-/// # Atomicity
-///
-/// All limits of one key are checked and charged together, or not at all. Several keys cannot be checked atomically,
-/// since in a cluster they are on different nodes. Check one after the other, and [`refund`](Permit::refund) the first
-/// permit if the second check is denied.
-///
-/// # Server failures
-///
-/// A call waits at most [`timeout`](RateLimiterBuilder::timeout) (50 ms). After three consecutive failures, a circuit
-/// breaker opens: no call is sent for half a second, then one call tests the server. While calls fail or are not sent,
-/// [`on_error`](RateLimiterBuilder::on_error) decides checks; [`peek`](RateLimiter::peek),
-/// [`reset`](RateLimiter::reset) and [`refund`](Permit::refund) return the error. A check whose reply is lost is never
-/// sent again: it is charged once or not at all. Failures are logged at most once per second. Three errors are not
-/// failures of the server and are returned regardless of the policy: [`Error::WrongType`], [`Error::Encode`] and
-/// [`Error::Decode`]. In a cluster, all nodes share one breaker.
-///
-/// # Eviction
-///
-/// With `maxmemory-policy noeviction`, a server whose memory is full refuses checks, which
-/// [`on_error`](RateLimiterBuilder::on_error) then decides. With any other policy, including `volatile-*`, the server
-/// evicts keys. An evicted key has its whole quota again, its earlier permits refund nothing, and no error is reported.
-/// To prevent evictions, run limiters on a separate server or one with enough memory. At its start, a limiter logs a
-/// warning if the settings of the server permit evictions, unless the Redis user is not permitted to run `INFO`.
-///
-/// # Several limits for one key
-///
-/// A key may be checked by different limits: by [`check_with`](RateLimiter::check_with), by the limits of a layer, after
-/// [`set_limits`](RateLimiter::set_limits), or by processes with other limits during a rollout. Limits at the same
-/// position among the limits of a call share the usage of the key, as in the embedded limiter. Each of them counts its
-/// own calls exactly and never admits more than its quota, regardless of the other limits. A `Log` keeps the calls of
-/// the longest window. Beyond 4,096 calls, it forgets the oldest ones of a limit if later ones cost twice its quota:
-/// they would only count after as many refunds or by a larger quota. Use a key that contains the route if limits by
-/// route have to be independent.
-///
-/// At each position, up to eight limits are known at the same time. Limits that no check has used for the longest window
-/// of the key are dropped, and so is one of more than eight. If a limit is used that is not known, it begins with the
-/// calls of the others: with `Buckets` as if they were made at the end of their buckets, with `Gcra` with as many units.
-///
-/// A process of a release without this rule cannot read a key with several limits at one position, with calls of
-/// different numbers of limits (`Log`), or with an interval below a millisecond (`Gcra`). Its checks of that key return
-/// [`Error::WrongType`].
-///
-/// # Examples
+/// Rate limiter whose quota per user or client holds across all your processes, kept on a Redis server.
 ///
 /// ```no_run
 /// use fleeting::{Limit, redis::{Client, Error, RateLimiter}};
@@ -150,6 +62,100 @@ use crate::rate_limit::{Limit, State, with_denials};
 /// # Ok(())
 /// # }
 /// ```
+///
+/// You use it like [`fleeting::RateLimiter`](crate::RateLimiter): its methods are the same, with the same [`Limit`]s
+/// and [`Window`](crate::Window)s. All processes that use its name on the same server share one limiter. A
+/// `RateLimiter` is a handle: it is cheap to clone, and all clones share one limiter. Keys are any values that serde
+/// can serialize, in any borrowed form (`&str` for `String`).
+///
+/// # Results
+///
+/// If a check is denied, you get the error [`Error::Limited`]. A denial is an `Err` of the same `Result` as other
+/// errors, so that your `limiter.check(&user).await?` also stops denied calls.
+///
+/// If the server fails, [`on_error`](RateLimiterBuilder::on_error) decides whether the call passes (`Allow`), is
+/// decided by an embedded limiter (`Local`), or returns the error (`Deny`).
+///
+/// With feature `axum` you can return the errors as responses: 429 with all fields of [`Limited`](crate::Limited) for a
+/// denial, 503 for a temporary error, otherwise 500.
+///
+/// # Cost
+///
+/// Your check takes one round trip. It takes none if the key was denied and you check it again too early
+/// ([`deny_cache`](RateLimiterBuilder::deny_cache)), if the cost is above a quota, and while the circuit breaker is
+/// open. A call that waits takes one round trip for each of its checks.
+///
+/// The server keeps one key per rate-limit key, `prefix:limit1:name:{key}`. It expires when all its charges have left
+/// their windows, at most an eighth of that time late. Memory and work per rate-limit key:
+///
+/// | | bytes per key | work per check |
+/// | --- | --- | --- |
+/// | `Log` | 44, plus 28 per limit, plus 12 per call in the longest window; up to twice as many calls are stored until old ones are removed | O(1), amortized |
+/// | `Buckets(n)` | 32, plus 18 per limit, plus 12 per bucket with calls, of which each limit has at most `n + 1` | O(n) bytes copied |
+/// | `Gcra` | 26, plus 24 per limit, plus 24 per three limits | O(1) |
+///
+/// A `Log` stores each call once, regardless of the number of limits. With several limits for one key, it takes 38
+/// bytes per limit and 14 per call. A key that you check by [several limits](#several-limits-for-one-key) needs memory
+/// and work for each of them, of which at most nine (`Log`) or eight per position count. A key longer than 256 bytes is
+/// shortened to its first 256 bytes and a hash.
+///
+/// # Time
+///
+/// All times are those of the server; the clocks of your processes do not matter.
+/// [`retry_after`](crate::Limited::retry_after) counts from the arrival of the reply, by the clock of this process. If
+/// no other call uses the key, a call that you make after that time is admitted.
+///
+/// Times are in microseconds, to which windows, buckets and the intervals of `Gcra` are rounded up. An interval of
+/// `Gcra` below a millisecond is not rounded, so that a quota of many bytes per second is exact. For longer ones the
+/// error is below 0.1 %.
+///
+/// If the server's clock goes back, for example after a failover to a server whose clock is behind, the stored times of
+/// a key are moved back accordingly. The change therefore delays a call by at most one window and admits no call too
+/// early. You can no longer refund permits that were issued before the change.
+///
+/// # Atomicity
+///
+/// All limits of one key are checked and charged together, or not at all. You cannot check several keys atomically,
+/// since in a cluster they are on different nodes. Check one after the other, and [`refund`](Permit::refund) your first
+/// permit if the second check is denied.
+///
+/// # Server failures
+///
+/// Your call waits at most [`timeout`](RateLimiterBuilder::timeout) (50 ms). After three consecutive failures, a
+/// circuit breaker opens: no call is sent for half a second, then one call tests the server. While calls fail or are
+/// not sent, [`on_error`](RateLimiterBuilder::on_error) decides checks; [`peek`](RateLimiter::peek),
+/// [`reset`](RateLimiter::reset) and [`refund`](Permit::refund) return the error. A check whose reply is lost is never
+/// sent again: it is charged once or not at all. Failures are logged at most once per second. Three errors are not
+/// failures of the server and are returned regardless of the policy: [`Error::WrongType`], [`Error::Encode`] and
+/// [`Error::Decode`]. In a cluster, all nodes share one breaker.
+///
+/// # Eviction
+///
+/// With `maxmemory-policy noeviction`, a server whose memory is full refuses checks, which
+/// [`on_error`](RateLimiterBuilder::on_error) then decides. With any other policy, including `volatile-*`, the server
+/// evicts keys. An evicted key has its whole quota again, its earlier permits refund nothing, and no error is reported.
+/// To prevent evictions, run your limiters on a separate server or one with enough memory. At its start, a limiter logs
+/// a warning if the settings of the server permit evictions, unless the Redis user is not permitted to run `INFO`.
+///
+/// # Several limits for one key
+///
+/// You may check a key by different limits: by [`check_with`](RateLimiter::check_with), by the limits of a layer, after
+/// [`set_limits`](RateLimiter::set_limits), or by processes with other limits during a rollout. Limits at the same
+/// position among the limits of a call share the usage of the key, as in the embedded limiter. Each of them counts its
+/// own calls exactly and never admits more than its quota, regardless of the other limits. If your limits by route have
+/// to be independent, use a key that contains the route.
+///
+/// A `Log` keeps the calls of the longest window. Beyond 4,096 calls, it forgets the oldest ones of a limit if later
+/// ones cost twice its quota: they would only count after as many refunds or by a larger quota.
+///
+/// While two releases use different limits, both are kept: at each position, up to eight limits are known at the same
+/// time. A limit that no check has used for the longest window of the key is dropped, and so is one of more than eight.
+/// If you use a limit that is not known, it begins with the calls of the others: with `Buckets` as if they were made at
+/// the end of their buckets, with `Gcra` with as many units.
+///
+/// A process of a release without this rule cannot read a key with several limits at one position, with calls of
+/// different numbers of limits (`Log`), or with an interval below a millisecond (`Gcra`). Its checks of that key return
+/// [`Error::WrongType`].
 pub struct RateLimiter<K> {
     state: Arc<LimiterState>,
     keys: PhantomData<fn(K)>,
@@ -195,7 +201,7 @@ impl<K> RateLimiter<K> {
 
     /// Charges `cost` units to `key`, or returns the time to wait. Otherwise the same as [`check`](RateLimiter::check).
     ///
-    /// A cost of 0 always passes, even if the server fails; the remaining quota is then unknown (`u32::MAX`).
+    /// A cost of 0 always passes, even if the server fails; you then do not know the remaining quota (`u32::MAX`).
     ///
     /// # Errors
     ///
@@ -469,15 +475,15 @@ impl<K> RateLimiter<K> {
 
     /// Changes the limits of this name for all processes.
     ///
-    /// They take effect in this process immediately and in other running processes within a second. Processes that
+    /// They take effect in this process immediately and in other running processes within a second. Processes that you
     /// start later use them too, until [`clear_limits`](RateLimiter::clear_limits). They are stored under one key on
     /// the server. If that key is removed in any other way, the limits of the builder apply again.
     ///
     /// Existing charges stay, also those of limits that are removed. They count for the new limits as described in
     /// [Several limits for one key](RateLimiter#several-limits-for-one-key). With
-    /// [`Window::Gcra`](crate::Window::Gcra), a lower quota does not reduce them: a key may have more in use than the new
-    /// quota, and is denied until the difference has leaked. The embedded limiter reduces them to the new quota.
-    /// Callers that are already waiting in this process are checked against the new limits. One round trip.
+    /// [`Window::Gcra`](crate::Window::Gcra), a lower quota does not reduce them: a key may have more in use than the
+    /// new quota, and is denied until the difference has leaked. The embedded limiter reduces them to the new quota.
+    /// Your callers that are already waiting in this process are checked against the new limits. One round trip.
     ///
     /// # Panics
     ///

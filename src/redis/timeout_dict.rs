@@ -43,24 +43,54 @@ pub use crate::timeout_dict::DeadLetter;
 /// Maximum number of entries that `clear.lua` removes, because the server executes nothing else in the meantime.
 const MAX_CLEARED: usize = 512;
 
-/// A map on a Redis server whose entries wait after their deadline until a caller takes them; shared by many processes.
+/// A map of jobs, retries and reminders on a Redis server: each entry waits until it is due, and then goes to one of
+/// your processes.
+///
+/// ```no_run
+/// use std::time::Duration;
+/// use fleeting::redis::{Client, TimeoutDict};
+///
+/// # async fn f() -> Result<(), fleeting::redis::Error> {
+/// let client = Client::connect("redis://127.0.0.1:6379").await?;
+/// let logins: TimeoutDict<String, u32> = TimeoutDict::new(&client, "logins")?;
+/// logins.set("ada".into(), 1, Duration::from_secs(30)).await?;
+///
+/// // In any process:
+/// loop {
+///     let login = logins.next_claim(Duration::from_secs(60)).await?;
+///     println!("{} was idle for 30 seconds", login.key());
+///     login.ack().await?;
+/// }
+/// # }
+/// ```
 ///
 /// It is the counterpart of [`fleeting::TimeoutDict`](crate::TimeoutDict). A `TimeoutDict` is a handle and cheap to
-/// clone. All handles with the same name on the same server are one dictionary.
+/// clone. All handles with the same name on the same server are one dictionary, shared by many processes.
+///
+/// # Deadlines
 ///
 /// An entry may have a deadline. It is due when the server's clock reaches the deadline, and stays readable until a
-/// caller takes it. [`take_expired`](Self::take_expired) and [`next_expired`](Self::next_expired) return each entry to
-/// at most one caller in all processes. If an entry must not be lost when that caller crashes, use
-/// [`claim_expired`](Self::claim_expired) or [`next_claim`](Self::next_claim). They lease it to the caller for a given
-/// time. It is removed when it is acknowledged ([`Claim::ack`]), and delivered again if it is not.
+/// caller takes it. An entry with a TTL of zero is due immediately. An entry whose TTL ends after the year 2255 has no
+/// deadline.
 ///
-/// If a claim is dropped without an ack, the attempt has failed, and the entry is delivered again after a delay that
-/// grows with each failure. [`max_attempts`](TimeoutDictBuilder::max_attempts) limits the number of failed attempts; an
-/// entry that reaches it becomes a *dead letter*. It stays readable. No method that takes or claims entries returns it,
-/// except [`take_dead`](Self::take_dead), until it is [revived](Self::revive) or [set](Self::set).
+/// # At most once, or at least once
+///
+/// [`take_expired`](Self::take_expired) and [`next_expired`](Self::next_expired) return each entry to at most one
+/// caller in all processes. If that caller crashes, the entry is lost.
+///
+/// If you must not lose an entry then, use [`claim_expired`](Self::claim_expired) or [`next_claim`](Self::next_claim).
+/// They lease it to you for a given time. It is removed when you acknowledge it ([`Claim::ack`]), and delivered again
+/// if you do not.
+///
+/// # Retries and dead letters
+///
+/// If you drop a claim without an ack, the attempt has failed, and the entry is delivered again after a delay that
+/// grows with each failure ([`backoff`](TimeoutDictBuilder::backoff)).
+///
+/// [`max_attempts`](TimeoutDictBuilder::max_attempts) limits the number of failed attempts; an entry that reaches it
+/// becomes a *dead letter*. It stays readable. No method that takes or claims entries returns it, except
+/// [`take_dead`](Self::take_dead), until you [revive](Self::revive) or [set](Self::set) it.
 /// [`dead_letters`](Self::dead_letters) lists them with the reasons of their failures.
-///
-/// An entry with a TTL of zero is due immediately. An entry whose TTL ends after the year 2255 has no deadline.
 ///
 /// # Migrating from the Python timeout dictionary
 ///
@@ -87,7 +117,7 @@ const MAX_CLEARED: usize = 512;
 /// keys, and its scores the deadlines in microseconds since the Unix epoch. Deadlines are even; an odd score is the end
 /// of the lease of an entry. In addition, `.dead` is a sorted set of the dead letters, ordered by the time at which
 /// they became dead, `.failed` is a hash with the number of failed claims of each entry, and `.reasons` is a hash with
-/// the reasons that were given to [`Claim::fail`]. The keys have no Redis expiry, so the server must not evict: use
+/// the reasons that were given to [`Claim::fail`]. The keys have no Redis expiry, so your server must not evict: use
 /// `maxmemory-policy noeviction` or one of the `volatile` policies. A warning is logged if it may evict them.
 ///
 /// # Cost
@@ -109,36 +139,16 @@ const MAX_CLEARED: usize = 512;
 /// call asks all shards and some of them fail, the call returns the entries of the other shards and logs the failure.
 /// It returns the error only if it got no entries.
 ///
-/// **After [`Error::Unanswered`], the outcome is unknown.** An entry may or may not have been set or removed. Entries
-/// that should have been taken or claimed become due again when their lease expires; the lease of a take is twice the
-/// client's timeout, at most 10 s. If a process crashes, it loses the entries that a take had just returned to it. Use
-/// claims for entries that must not be lost.
+/// **After [`Error::Unanswered`], you do not know the outcome.** An entry may or may not have been set or removed.
+/// Entries that should have been taken or claimed become due again when their lease expires; the lease of a take is
+/// twice the client's timeout, at most 10 s. If a process crashes, it loses the entries that a take had just returned
+/// to it. Use claims for entries that you must not lose.
 ///
 /// **An entry that cannot be decoded is never lost.** If its key or value does not have the types of this handle, a
 /// call leaves it in place and returns the others. If there are no others, the call returns the error for the first
 /// such entry, else it logs the error. So that such entries do not block all others, they are hidden for a time: by a
 /// claim until the lease expires, which counts as a failure, and by a take for a minute. After that, programs with the
 /// right types can take them.
-///
-/// # Examples
-///
-/// ```no_run
-/// use std::time::Duration;
-/// use fleeting::redis::{Client, TimeoutDict};
-///
-/// # async fn f() -> Result<(), fleeting::redis::Error> {
-/// let client = Client::connect("redis://127.0.0.1:6379").await?;
-/// let logins: TimeoutDict<String, u32> = TimeoutDict::new(&client, "logins")?;
-/// logins.set("ada".into(), 1, Duration::from_secs(30)).await?;
-///
-/// // In any process:
-/// loop {
-///     let login = logins.next_claim(Duration::from_secs(60)).await?;
-///     println!("{} was idle for 30 seconds", login.key());
-///     login.ack().await?;
-/// }
-/// # }
-/// ```
 pub struct TimeoutDict<K, V> {
     state: Arc<DictState>,
     types: PhantomData<fn(K, V)>,
@@ -256,8 +266,8 @@ where
 
     /// Writes `value` at `key`, due in `ttl`, only if the key has no entry; returns whether it did.
     ///
-    /// An entry that is due, claimed or a dead letter also prevents it, and is not changed. So a job is queued once
-    /// until it is acked or removed, regardless of the number of calls.
+    /// An entry that is due, claimed or a dead letter also prevents it, and is not changed. So you can queue a job as
+    /// often as you like: it is there once, until it is acked or removed.
     ///
     /// # Errors
     ///

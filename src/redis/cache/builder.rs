@@ -30,7 +30,19 @@ use crate::cache::{FreshnessPolicy, RefreshErrorHook, Settings};
 /// Maximum number of events that this process buffers for its subscribers.
 const MAX_EVENT_CAPACITY: usize = 1 << 20;
 
-/// Builder of a [`Cache`]. Returned by [`Cache::builder`].
+/// Builder of a [`Cache`]: TTL, format, events, near cache. Returned by [`Cache::builder`].
+///
+/// ```no_run
+/// # use std::time::Duration;
+/// # use fleeting::redis::{Cache, Client};
+/// # async fn f(client: Client) -> Result<(), fleeting::redis::Error> {
+/// let users: Cache<u64, String> = Cache::builder(&client, "users")
+///     .time_to_live(Duration::from_secs(60))
+///     .near(10_000)
+///     .build()?;
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "a builder does nothing until `build`"]
 pub struct CacheBuilder<K, V> {
     client: Client,
@@ -108,6 +120,18 @@ impl<K, V> Cache<K, V> {
 impl<K, V> CacheBuilder<K, V> {
     /// Sets the default TTL. It applies to [`Cache::set`], and to other methods that write a value if their `ttl` is
     /// `None` or if they have no such argument. Defaults to none: values are persistent.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use fleeting::redis::{Cache, Client};
+    /// # async fn f(client: Client) -> Result<(), fleeting::redis::Error> {
+    /// let sessions: Cache<String, u64> = Cache::builder(&client, "sessions")
+    ///     .time_to_live(Duration::from_secs(1_800))
+    ///     .build()?;
+    /// sessions.set("token".into(), 7).await?; // for half an hour
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn time_to_live(mut self, ttl: Duration) -> Self {
         self.settings.time_to_live = Some(ttl);
         self
@@ -115,6 +139,16 @@ impl<K, V> CacheBuilder<K, V> {
 
     /// Sets the format of the values. All processes that share the name must use the same. Defaults to
     /// [`Format::Json`].
+    ///
+    /// ```no_run
+    /// # use fleeting::redis::{Cache, Client, Format};
+    /// # async fn f(client: Client) -> Result<(), fleeting::redis::Error> {
+    /// // Smaller than JSON, for values that only Rust programs read.
+    /// let prices: Cache<String, Vec<f64>> =
+    ///     Cache::builder(&client, "prices").format(Format::MessagePack).build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn format(mut self, format: Format) -> Self {
         self.format = format;
         self
@@ -145,9 +179,21 @@ impl<K, V> CacheBuilder<K, V> {
     ///
     /// Either all processes that share a name must enable events, or none. Values written by a process without events
     /// expire without an event, and values that it removes may be reported as expired. The same applies to values that
-    /// other programs delete or that the server evicts, so the server should not evict (`maxmemory-policy noeviction`).
-    /// If its settings permit evictions, the first subscription logs a warning, unless the Redis user is not permitted
-    /// to run `INFO`.
+    /// other programs delete or that the server evicts, so your server should not evict (`maxmemory-policy
+    /// noeviction`). If its settings permit evictions, the first subscription logs a warning, unless the Redis user is
+    /// not permitted to run `INFO`.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use fleeting::redis::{Cache, Client};
+    /// # async fn f(client: Client) -> Result<(), fleeting::redis::Error> {
+    /// // A subscriber that is down for less than an hour misses nothing.
+    /// let carts: Cache<String, u32> =
+    ///     Cache::builder(&client, "carts").events(Duration::from_secs(3_600)).build()?;
+    /// let mut expired = carts.events_lossless("reminders").await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn events(mut self, retention: Duration) -> Self {
         self.retention = Some(retention);
         self
@@ -159,6 +205,21 @@ impl<K, V> CacheBuilder<K, V> {
     /// # Panics
     ///
     /// Panics if `events` is 0.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use fleeting::redis::{Cache, Client};
+    /// # async fn f(client: Client) -> Result<(), fleeting::redis::Error> {
+    /// // At the end of a sale, 100,000 offers expire at once.
+    /// let offers: Cache<u64, u32> = Cache::builder(&client, "offers")
+    ///     .events(Duration::from_secs(3_600))
+    ///     .event_capacity(100_000)
+    ///     .build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn event_capacity(mut self, events: usize) -> Self {
         assert!(events > 0, "event_capacity must be at least 1, got {events}");
         self.event_capacity = events.min(MAX_EVENT_CAPACITY);
@@ -174,6 +235,19 @@ impl<K, V> CacheBuilder<K, V> {
     /// # Panics
     ///
     /// Panics if `lease` is less than a millisecond.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use fleeting::redis::{Cache, Client};
+    /// # async fn f(client: Client) -> Result<(), fleeting::redis::Error> {
+    /// // After a crash, another process loads the value within two seconds.
+    /// let prices: Cache<String, u32> =
+    ///     Cache::builder(&client, "prices").lease(Duration::from_secs(2)).build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn lease(mut self, lease: Duration) -> Self {
         assert!(lease >= Duration::from_millis(1), "lease must be at least 1 ms, got {lease:?}");
         self.lease = lease.min(MAX_DURATION);
@@ -189,6 +263,21 @@ impl<K, V> CacheBuilder<K, V> {
     /// # Panics
     ///
     /// Panics if `pause` is zero.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use fleeting::redis::{Cache, Client};
+    /// # async fn f(client: Client) -> Result<(), fleeting::redis::Error> {
+    /// // Reminders may be a second late, and the server has less to do.
+    /// let carts: Cache<String, u32> = Cache::builder(&client, "carts")
+    ///     .events(Duration::from_secs(3_600))
+    ///     .poll_every(Duration::from_secs(1))
+    ///     .build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn poll_every(mut self, pause: Duration) -> Self {
         assert!(!pause.is_zero(), "poll_every must be above zero, got {pause:?}");
         self.poll_every = pause.min(MAX_DURATION);
@@ -205,6 +294,20 @@ impl<K, V> CacheBuilder<K, V> {
     /// `remove`, `clear`, or a method that sets its TTL), its previous value is never returned again. A failed refresh
     /// is retried after a second at the earliest, by any process. With [events](CacheBuilder::events), the event is
     /// published when the value expires.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use fleeting::redis::{Cache, Client};
+    /// # async fn f(client: Client) -> Result<(), fleeting::redis::Error> {
+    /// # let render = async || "Welcome".to_owned();
+    /// // For a minute after its expiry, visitors get the old page while one process renders it again.
+    /// let pages: Cache<String, String> = Cache::builder(&client, "pages")
+    ///     .stale_while_revalidate(Duration::from_secs(60))
+    ///     .build()?;
+    /// let page = pages.get_or_set_with("/", Duration::from_secs(10), render).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn stale_while_revalidate(mut self, window: Duration) -> Self {
         self.stale = window;
         self
@@ -219,6 +322,21 @@ impl<K, V> CacheBuilder<K, V> {
     /// # Panics
     ///
     /// Panics if `share` is NaN, negative, or at least 1.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use fleeting::redis::{Cache, Client};
+    /// # async fn f(client: Client) -> Result<(), fleeting::redis::Error> {
+    /// // A thousand values are loaded at the start. They expire over six minutes, not at the same moment.
+    /// let prices: Cache<u64, u32> = Cache::builder(&client, "prices")
+    ///     .time_to_live(Duration::from_secs(3_600))
+    ///     .jitter(0.1)
+    ///     .build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn jitter(mut self, share: f64) -> Self {
         self.settings.set_jitter(share);
         self
@@ -230,11 +348,24 @@ impl<K, V> CacheBuilder<K, V> {
     /// has a live value. A write to the key or its removal by this process discards the error. Another process runs its
     /// own loader, and a removal by it does not discard the error. At most 10,000 errors are kept.
     ///
-    /// By default, errors are not kept: the next call loads again.
+    /// By default, errors are not kept: your next call loads again.
     ///
     /// # Panics
     ///
     /// Panics if `ttl` is zero.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use fleeting::redis::{Cache, Client};
+    /// # async fn f(client: Client) -> Result<(), fleeting::redis::Error> {
+    /// // A user who does not exist is searched in the database every five seconds at most.
+    /// let users: Cache<u64, String> =
+    ///     Cache::builder(&client, "users").negative_ttl(Duration::from_secs(5)).build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn negative_ttl(mut self, ttl: Duration) -> Self {
         self.settings.set_negative_ttl(ttl);
         self
@@ -245,8 +376,8 @@ impl<K, V> CacheBuilder<K, V> {
     ///
     /// A popular key is then usually reloaded before it expires, so that no caller has to wait for the load. The time
     /// of the refresh depends on `beta` and on the average duration of recent loads in this process (XFetch: Vattani et
-    /// al., "Optimal Probabilistic Cache Stampede Prevention", VLDB 2015). A `beta` of 1 suits keys that are read many
-    /// times in the duration of a load; use 2 or 3 for keys that are read less often. Defaults to 0, which never
+    /// al., "Optimal Probabilistic Cache Stampede Prevention", VLDB 2015). A `beta` of 1 suits keys that you read many
+    /// times in the duration of a load; use 2 or 3 for keys that you read less often. Defaults to 0, which never
     /// refreshes ahead.
     ///
     /// One refresh of a key runs at a time in all processes, on the runtime of the call that started it. A write to the
@@ -260,6 +391,21 @@ impl<K, V> CacheBuilder<K, V> {
     /// # Panics
     ///
     /// Panics if `beta` is NaN, infinite or negative.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use fleeting::redis::{Cache, Client};
+    /// # async fn f(client: Client) -> Result<(), fleeting::redis::Error> {
+    /// // The front page is requested all the time: no visitor waits until it is rendered again.
+    /// let pages: Cache<String, String> = Cache::builder(&client, "pages")
+    ///     .time_to_live(Duration::from_secs(10))
+    ///     .refresh_ahead(1.0)
+    ///     .build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn refresh_ahead(mut self, beta: f64) -> Self {
         self.settings.set_refresh_ahead(beta);
         self
@@ -268,10 +414,10 @@ impl<K, V> CacheBuilder<K, V> {
     /// Calls `hook` with the key and the error of each background refresh of this process that fails.
     ///
     /// While [`stale_while_revalidate`](CacheBuilder::stale_while_revalidate) or
-    /// [`refresh_ahead`](CacheBuilder::refresh_ahead) hides the outage of a source from callers, this hook reports it:
-    /// count the failures, or raise an alarm. The error is that of the loader, or an [`Error`] if its value could not
-    /// be encoded. If the loader panicked or took more than a minute, it is a message that names the cause. Each
-    /// failure is also logged as `background refresh failed`, with `cache` and `error`.
+    /// [`refresh_ahead`](CacheBuilder::refresh_ahead) hides the outage of a source from your callers, this hook reports
+    /// it to you: count the failures, or raise an alarm. The error is that of the loader, or an [`Error`] if its value
+    /// could not be encoded. If the loader panicked or took more than a minute, it is a message that names the cause.
+    /// Each failure is also logged as `background refresh failed`, with `cache` and `error`.
     ///
     /// The hook is not called for loads that a caller waits for, nor if the last handle of the cache was dropped during
     /// the refresh. It runs on the task that refreshed and under no lock; it should not block. A panic in it is logged.
@@ -279,6 +425,18 @@ impl<K, V> CacheBuilder<K, V> {
     /// forever.
     ///
     /// Defaults to none.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use fleeting::redis::{Cache, Client};
+    /// # async fn f(client: Client) -> Result<(), fleeting::redis::Error> {
+    /// let rates: Cache<String, u32> = Cache::builder(&client, "rates")
+    ///     .stale_while_revalidate(Duration::from_secs(600))
+    ///     .on_refresh_error(|currency, error| eprintln!("the rate of {currency} is old: {error:?}"))
+    ///     .build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn on_refresh_error(mut self, hook: impl Fn(&K, &dyn Debug) + Send + Sync + 'static) -> Self
     where
         K: DeserializeOwned + 'static,
@@ -304,6 +462,19 @@ impl<K, V> CacheBuilder<K, V> {
     ///
     /// A call that shares the request of an earlier one gets a value that may be older than the call, at most by the
     /// time for which the request was in flight.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use fleeting::redis::{Cache, Client};
+    /// # async fn f(client: Client) -> Result<(), fleeting::redis::Error> {
+    /// // No price is older than 100 ms, even while the network drops packets.
+    /// let prices: Cache<String, u64> = Cache::builder(&client, "prices")
+    ///     .near(10_000)
+    ///     .near_max_age(Duration::from_millis(100))
+    ///     .build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn near_max_age(mut self, max_age: Duration) -> Self {
         self.near_max_age = max_age;
         self
@@ -404,7 +575,7 @@ impl<K, V: Clone + DeserializeOwned + Send + Sync + 'static> CacheBuilder<K, V> 
     /// [tags](Cache::set_tagged) are not cached.
     ///
     /// A process receives an invalidation for each changed key of the cache, even for keys that it does not cache. Keys
-    /// that are written more often than read therefore gain nothing. An idle connection is probed every second. The
+    /// that you write more often than you read therefore gain nothing. An idle connection is probed every second. The
     /// near cache takes the memory of up to `max_entries` values, chosen by the bounded embedded cache, and 48 to 64
     /// bytes for each.
     ///

@@ -56,9 +56,9 @@ where
     /// # }
     /// ```
     ///
-    /// Both belong together: no write comes in between. The [`Ttl`] is never [`Missing`](Ttl::Missing). The call asks the
-    /// server with one script, also if the key is cached [near](super::CacheBuilder::near), and counts as a hit or a miss
-    /// as [`get`](Cache::get) does.
+    /// Both belong together: no write comes in between. The [`Ttl`] is never [`Missing`](Ttl::Missing). The call asks
+    /// the server with one script, also if the key is cached [near](super::CacheBuilder::near), and counts as a hit or
+    /// a miss as [`get`](Cache::get) does.
     pub async fn get_with_ttl<Q>(&self, key: &Q) -> Result<Option<(V, Ttl)>, Error>
     where
         K: Borrow<Q>,
@@ -129,7 +129,7 @@ where
 
     /// Sets the deadline of `key`; returns false if there is no live value (Redis: `PEXPIRE`).
     ///
-    /// If `deadline` has passed, the value expires immediately. An [`Instant`] has no meaning on another machine, so
+    /// If `deadline` has passed, the value expires immediately. Your [`Instant`] has no meaning on another machine, so
     /// the remaining duration is sent. The value therefore expires later than `deadline` by the time that the command
     /// takes to reach the server.
     ///

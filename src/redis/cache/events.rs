@@ -35,25 +35,55 @@ use crate::engine::{
 
 /// A stream of expirations that is broadcast to all subscribers. Created by [`Cache::events`].
 ///
-/// A subscriber that reads too slowly misses the oldest events; [`Lagged`] reports how many. It also reports the events
-/// that the server [deleted](super::CacheBuilder::events) while this process could not reach it, usually those that
-/// were older than a minute. An event that cannot be decoded counts as missed. If the server loses its data, the number
-/// of missed events is unknown and not reported.
+/// ```no_run
+/// # use fleeting::redis::Cache;
+/// # async fn f(sessions: Cache<String, u64>) -> Result<(), fleeting::redis::Error> {
+/// let mut ended = sessions.events().await?;
+/// while let Some(event) = ended.recv().await {
+///     match event {
+///         Ok(event) => println!("the session of user {} has ended", event.value),
+///         Err(missed) => println!("{missed}"),
+///     }
+/// }
+/// # Ok(())
+/// # }
+/// ```
 ///
-/// When the last [`Cache`] handle is dropped or the cache is [shut down](Cache::shutdown), the stream returns the
-/// events that this process has already read, and then ends. It does not keep the cache alive.
+/// If your subscriber reads too slowly, it misses the oldest events; [`Lagged`] reports how many. It also reports the
+/// events that the server [deleted](super::CacheBuilder::events) while this process could not reach it, usually those
+/// that were older than a minute. An event that cannot be decoded counts as missed. If the server loses its data, the
+/// number of missed events is unknown and not reported.
+///
+/// When you drop the last [`Cache`] handle or [shut the cache down](Cache::shutdown), the stream returns the events
+/// that this process has already read, and then ends. It does not keep the cache alive.
 #[must_use = "events are only delivered while the subscription exists"]
 pub struct Events<K, V>(Pin<Box<dyn Stream<Item = BroadcastItem<K, V>> + Send>>);
 
 /// A stream of expirations in which each event is delivered to one of the subscribers of a group, at least once.
 /// Returned by [`Cache::events_lossless`].
 ///
-/// An event is acknowledged by [`ack`](LosslessEvents::ack) or when the next one is requested. Until then, this
-/// subscriber holds a lease on the event and renews it, no matter how long the event takes. If the process crashes or
-/// cannot reach the server, its events are delivered to other subscribers of the group when their
-/// [lease](super::CacheBuilder::lease) has expired. The same applies to the last event if the subscription is dropped
-/// before it was acknowledged. [`retry_in`](LosslessEvents::retry_in) and [`fail`](LosslessEvents::fail) give an event
-/// back.
+/// ```no_run
+/// # use fleeting::redis::Cache;
+/// # async fn f(carts: Cache<String, u32>) -> Result<(), fleeting::redis::Error> {
+/// // In each process: a cart that expires leads to one reminder.
+/// let mut expired = carts.events_lossless("reminders").await?;
+/// while let Some(event) = expired.recv().await {
+///     println!("{} gets a reminder", event?.key);
+/// }
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Acknowledgement
+///
+/// You acknowledge an event by [`ack`](LosslessEvents::ack), or when you request the next one. Until then, this
+/// subscriber holds a lease on the event and renews it, no matter how long the event takes you. If the process crashes
+/// or cannot reach the server, its events are delivered to other subscribers of the group when their
+/// [lease](super::CacheBuilder::lease) has expired. The same applies to the last event if you drop the subscription
+/// before you have acknowledged it. You can give an event back by [`retry_in`](LosslessEvents::retry_in) and
+/// [`fail`](LosslessEvents::fail).
+///
+/// # Lost events
 ///
 /// Events that the group did not acknowledge within their [retention](super::CacheBuilder::events) are lost. One of the
 /// subscribers receives their number as [`Error::Missed`]: the delivered events and these numbers add up to all events
@@ -61,11 +91,13 @@ pub struct Events<K, V>(Pin<Box<dyn Stream<Item = BroadcastItem<K, V>> + Send>>)
 /// subscriber receives again because the first crashed, or stalled for longer than its lease. If the server loses its
 /// data, such a number may be lost, too.
 ///
-/// Up to 1,024 events, or about 16 MiB, are read ahead into this process. If the subscription is dropped, unread events
+/// # Reading ahead, and the end
+///
+/// Up to 1,024 events, or about 16 MiB, are read ahead into this process. If you drop the subscription, unread events
 /// and numbers are given back immediately.
 ///
-/// When the last [`Cache`] handle is dropped or the cache is [shut down](Cache::shutdown), the stream returns the
-/// events that this process has already read, and then ends. It does not keep the cache alive.
+/// When you drop the last [`Cache`] handle or [shut the cache down](Cache::shutdown), the stream returns the events
+/// that this process has already read, and then ends. It does not keep the cache alive.
 #[must_use = "events are only delivered while the subscription exists"]
 pub struct LosslessEvents<K, V> {
     commands: Arc<Commands>,
@@ -164,7 +196,7 @@ where
     /// As with [`events_lossless`](Cache::events_lossless), each event is delivered to one subscriber of the group, at
     /// least once. It is acknowledged when the callback has returned or panicked. Errors of the subscription are
     /// logged. A panic in the callback is logged and has no other effect. The closure is cloned for each call, as axum
-    /// does with handlers: share mutable state in an `Arc`. The task ends with the cache, or if it is stopped with
+    /// does with handlers: share your mutable state in an `Arc`. The task ends with the cache, or if you stop it with
     /// [`JoinHandle::abort`].
     ///
     /// # Errors
@@ -308,7 +340,7 @@ impl<K, V> LosslessEvents<K, V> {
     ///
     /// # Errors
     ///
-    /// The errors [of all methods](Cache#errors). The event may then be delivered again, and the call can be repeated.
+    /// The errors [of all methods](Cache#errors). You may then get the event again, and can repeat the call.
     ///
     /// # Examples
     ///

@@ -21,7 +21,7 @@ where
     ///
     /// The value is read, changed in this process, and written if it is still the same: two round trips. If another
     /// client changed it in the meantime, `change` is called again with the new value, at the cost of one more round
-    /// trip. So `change` should have no effect other than on the value.
+    /// trip. So your `change` should have no effect other than on the value.
     ///
     /// # Errors
     ///

@@ -23,7 +23,20 @@ use crate::redis::{Error, keyspace};
 /// Size of a reply without its largest value.
 const REPLY_MARGIN: usize = 64 << 20;
 
-/// Builder of a [`Client`], created by [`Client::builder`].
+/// Builder of a [`Client`]: prefix, timeouts, TLS, cluster. Created by [`Client::builder`].
+///
+/// ```no_run
+/// # use std::time::Duration;
+/// # use fleeting::redis::Client;
+/// # async fn f() -> Result<(), fleeting::redis::Error> {
+/// let client = Client::builder("rediss://user:password@cache.example.com")
+///     .prefix("shop")
+///     .timeout(Duration::from_millis(300))
+///     .connect()
+///     .await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 #[must_use]
 pub struct ClientBuilder {
@@ -47,6 +60,17 @@ impl Client {
     /// # Errors
     ///
     /// [`Error::Address`] if a URL is invalid, [`Error::Connect`] if no server can be reached.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use fleeting::redis::{Cache, Client};
+    /// # async fn f() -> Result<(), fleeting::redis::Error> {
+    /// let client = Client::connect("redis://127.0.0.1:6379").await?;
+    /// let sessions: Cache<String, u64> = Cache::new(&client, "sessions")?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn connect(urls: impl Urls) -> Result<Self, Error> {
         Self::builder(urls).connect().await
     }
@@ -56,11 +80,35 @@ impl Client {
     /// # Errors
     ///
     /// [`Error::Address`] if a URL is invalid.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use fleeting::redis::Client;
+    /// # async fn f() -> Result<(), fleeting::redis::Error> {
+    /// // The service starts while Redis is down; its first calls fail.
+    /// let client = Client::lazy("redis://127.0.0.1:6379")?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn lazy(urls: impl Urls) -> Result<Self, Error> {
         Self::builder(urls).lazy()
     }
 
     /// Creates a builder for a client with custom settings.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use fleeting::redis::Client;
+    /// # async fn f() -> Result<(), fleeting::redis::Error> {
+    /// let client = Client::builder("redis://127.0.0.1:6379")
+    ///     .prefix("shop")
+    ///     .timeout(Duration::from_millis(300))
+    ///     .connect()
+    ///     .await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn builder(urls: impl Urls) -> ClientBuilder {
         let (urls, cluster) = urls.into_urls();
         ClientBuilder {
@@ -82,6 +130,15 @@ impl ClientBuilder {
     /// Sets the prefix of all keys on the server, which separates programs that share a server. It must not be empty,
     /// contain `{` or `}`, nor end with or contain a part `:limit1`, which precedes the names of limiters. Defaults to
     /// `fleeting`.
+    ///
+    /// ```no_run
+    /// # use fleeting::redis::Client;
+    /// # async fn f() -> Result<(), fleeting::redis::Error> {
+    /// // Production and staging share a server.
+    /// let client = Client::builder("redis://127.0.0.1:6379").prefix("staging").connect().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();
         self
@@ -91,6 +148,19 @@ impl ClientBuilder {
     ///
     /// A rate limiter has a shorter [timeout](super::super::RateLimiterBuilder::timeout) of its own. Defaults to one
     /// second.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use fleeting::redis::Client;
+    /// # async fn f() -> Result<(), fleeting::redis::Error> {
+    /// // A page that waits longer is better rendered without the cache.
+    /// let client = Client::builder("redis://127.0.0.1:6379")
+    ///     .timeout(Duration::from_millis(200))
+    ///     .connect()
+    ///     .await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
@@ -101,6 +171,19 @@ impl ClientBuilder {
     ///
     /// While an attempt is pending, another one begins each second, and the one that completes first counts. So a long
     /// timeout does not delay the use of a server that is available again. Defaults to one second.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use fleeting::redis::Client;
+    /// # async fn f() -> Result<(), fleeting::redis::Error> {
+    /// // The login goes through a slow proxy.
+    /// let client = Client::builder("rediss://cache.example.com")
+    ///     .connect_timeout(Duration::from_secs(5))
+    ///     .connect()
+    ///     .await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
         self
@@ -110,8 +193,17 @@ impl ClientBuilder {
     /// [`Error::TooLarge`], and nothing is sent.
     ///
     /// The server closes the connection after a longer value than its setting `proto-max-bulk-len`, so that all other
-    /// calls in flight fail. If the server has another setting than its default, set the same here. Defaults to 512
+    /// calls in flight fail. If your server has another setting than its default, set the same here. Defaults to 512
     /// MiB.
+    ///
+    /// ```no_run
+    /// # use fleeting::redis::Client;
+    /// # async fn f() -> Result<(), fleeting::redis::Error> {
+    /// // A page of more than a megabyte is a mistake.
+    /// let client = Client::builder("redis://127.0.0.1:6379").max_value_bytes(1_000_000).connect().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn max_value_bytes(mut self, bytes: usize) -> Self {
         self.max_value_bytes = bytes;
         self
@@ -122,23 +214,41 @@ impl ClientBuilder {
     ///
     /// A reply has a size of its bytes plus 64 for each of its parts, such as a member of a set. Methods that read many
     /// values read them in replies of about a mebibyte or a single larger value. So only
-    /// [`ExpiringSet::elements`](super::super::ExpiringSet::elements) and
-    /// [`range`](super::super::ExpiringSet::range), whose reply has all members, need a larger maximum than the default.
+    /// [`ExpiringSet::elements`](super::super::ExpiringSet::elements) and [`range`](super::super::ExpiringSet::range),
+    /// whose reply has all members, need a larger maximum than the default.
     ///
     /// A reply is in memory until its caller is polled or dropped, and one per connection is incomplete, up to twice in
     /// memory. Replies cannot wait on the server, since those of other callers are behind them on the same connection.
     /// So up to 1,024 calls in flight, or 16 of values known to be above a mebibyte, can have a reply of the maximum
-    /// each: a program whose memory must not depend on the server has to bound its concurrent calls or lower this
+    /// each. If the memory of your program must not depend on the server, bound your concurrent calls or lower this
     /// maximum.
     ///
     /// Defaults to [`max_value_bytes`](Self::max_value_bytes) plus 64 MiB.
+    ///
+    /// ```no_run
+    /// # use fleeting::redis::Client;
+    /// # async fn f() -> Result<(), fleeting::redis::Error> {
+    /// // No reply may take more than 16 MB of this small machine.
+    /// let client = Client::builder("redis://127.0.0.1:6379").max_reply_bytes(16_000_000).connect().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn max_reply_bytes(mut self, bytes: usize) -> Self {
         self.max_reply_bytes = Some(bytes);
         self
     }
 
-    /// Sets whether the servers belong to a cluster. Ignored for sentinel URLs. Defaults to true if several URLs are
-    /// given.
+    /// Sets whether the servers belong to a cluster. Ignored for sentinel URLs. Defaults to true if you give several
+    /// URLs.
+    ///
+    /// ```no_run
+    /// # use fleeting::redis::Client;
+    /// # async fn f() -> Result<(), fleeting::redis::Error> {
+    /// // One name for all nodes of the cluster.
+    /// let client = Client::builder("redis://cluster.example.com").cluster(true).connect().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn cluster(mut self, cluster: bool) -> Self {
         self.cluster = cluster;
         self
@@ -147,6 +257,18 @@ impl ClientBuilder {
     /// Sets the certificate authority (in PEM) that must have signed the certificates of `rediss://` servers.
     ///
     /// Defaults to the authorities that the system trusts.
+    ///
+    /// ```
+    /// # use fleeting::redis::Client;
+    /// # async fn f() -> Result<(), Box<dyn std::error::Error>> {
+    /// // The company signs the certificates of its servers itself.
+    /// let client = Client::builder("rediss://cache.example.com")
+    ///     .authority(std::fs::read("authority.pem")?)
+    ///     .connect()
+    ///     .await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn authority(mut self, certificate: impl Into<Vec<u8>>) -> Self {
         self.authority = Some(certificate.into());
         self

@@ -6,6 +6,17 @@ use super::{ExpiringSet, SetState, scores::ScoreUnit};
 use crate::redis::{Client, Error, Format, keyspace::Kind};
 
 /// Builder of an [`ExpiringSet`]. Returned by [`ExpiringSet::builder`].
+///
+/// ```no_run
+/// # use std::time::Duration;
+/// # use fleeting::redis::{Client, ExpiringSet, Format};
+/// # async fn f(client: Client) -> Result<(), fleeting::redis::Error> {
+/// let here: ExpiringSet<u64> = ExpiringSet::builder(&client, "here", Duration::from_secs(60))
+///     .format(Format::MessagePack)
+///     .build()?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct ExpiringSetBuilder<T> {
@@ -90,7 +101,8 @@ impl<T> ExpiringSet<T> {
 }
 
 impl<T> ExpiringSetBuilder<T> {
-    /// Sets the format of the members. All users of the name must use the same. Defaults to [`Format::Json`].
+    /// Sets the format of the members. All your programs that use the name must use the same. Defaults to
+    /// [`Format::Json`].
     ///
     /// ```no_run
     /// # use std::time::Duration;

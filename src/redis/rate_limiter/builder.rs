@@ -16,7 +16,20 @@ use crate::{
     rate_limit::{Limit, WaitSettings, Waiting, Window},
 };
 
-/// Builder of a [`RateLimiter`], created by [`RateLimiter::builder`].
+/// Builder of a [`RateLimiter`]: limits, window, error policy. Created by [`RateLimiter::builder`].
+///
+/// ```no_run
+/// # use std::time::Duration;
+/// # use fleeting::{Limit, redis::{Client, OnError, RateLimiter}};
+/// # async fn f(client: Client) -> Result<(), fleeting::redis::Error> {
+/// let logins: RateLimiter<String> = RateLimiter::builder(&client, "logins")
+///     .limit(Limit::per_minute(5))
+///     .on_error(OnError::Deny)
+///     .timeout(Duration::from_millis(100))
+///     .build()?;
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "a builder does nothing until `build`"]
 pub struct RateLimiterBuilder<K> {
     client: Client,
@@ -36,7 +49,7 @@ pub struct RateLimiterBuilder<K> {
 impl<K> RateLimiter<K> {
     /// Creates a builder for the limiter `name`.
     ///
-    /// All processes that use the same name share its charges, and should use the same limits and the same window.
+    /// All your processes that use the same name share its charges, and should use the same limits and the same window.
     /// Limits set by [`set_limits`](RateLimiter::set_limits) replace those of the builder, including in processes that
     /// start later, until [`clear_limits`](RateLimiter::clear_limits). A process logs a message when it applies them.
     ///

@@ -9,7 +9,19 @@ use super::{
 };
 use crate::rate_limit::{self, PerLimit};
 
-/// An admitted call, charged to a key. Dropping it has no effect: the charge stays.
+/// An admitted call, charged to a key. You may drop it, which has no effect: the charge stays.
+///
+/// ```no_run
+/// # use fleeting::redis::RateLimiter;
+/// # async fn f(mails: RateLimiter<String>) -> Result<(), fleeting::redis::Error> {
+/// # let is_sent = false;
+/// let permit = mails.check("ada").await?;
+/// if !is_sent {
+///     permit.refund().await?;
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Permit {
     pub(super) charged: Charged,
@@ -60,7 +72,7 @@ impl Permit {
     ///
     /// # Errors
     ///
-    /// Errors of the connection and of the server. After [`Error::Unanswered`] it is unknown whether the refund
+    /// Errors of the connection and of the server. After [`Error::Unanswered`] you do not know whether the refund
     /// happened. It is not retried, since a second refund could take back the units of another call.
     ///
     /// # Cancel safety
@@ -104,7 +116,7 @@ impl Permit {
     ///
     /// # Errors
     ///
-    /// Errors of the connection and of the server. After [`Error::Unanswered`] it is unknown whether the permit was
+    /// Errors of the connection and of the server. After [`Error::Unanswered`] you do not know whether the permit was
     /// settled. It is not retried, since the difference could be charged twice.
     ///
     /// # Cancel safety

@@ -12,7 +12,19 @@ use crate::{
 /// A request is one command per shard, so an idle waiter sends eight commands per second.
 const ASK_EVERY: Duration = Duration::from_secs(2);
 
-/// Builder of a [`TimeoutDict`]. Returned by [`TimeoutDict::builder`].
+/// Builder of a [`TimeoutDict`]: format, backoff, attempts. Returned by [`TimeoutDict::builder`].
+///
+/// ```no_run
+/// # use std::time::Duration;
+/// # use fleeting::redis::{Client, TimeoutDict};
+/// # async fn f(client: Client) -> Result<(), fleeting::redis::Error> {
+/// let mails: TimeoutDict<String, String> = TimeoutDict::builder(&client, "mails")
+///     .backoff(Duration::from_secs(10), Duration::from_secs(3_600))
+///     .max_attempts(8)
+///     .build()?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct TimeoutDictBuilder<K, V> {
@@ -117,7 +129,8 @@ impl<K, V> TimeoutDict<K, V> {
 }
 
 impl<K, V> TimeoutDictBuilder<K, V> {
-    /// Sets the format of the values. All users of the name must use the same. Defaults to [`Format::Json`].
+    /// Sets the format of the values. All your programs that use the name must use the same. Defaults to
+    /// [`Format::Json`].
     ///
     /// ```no_run
     /// # use fleeting::redis::{Client, Format, TimeoutDict};
@@ -134,8 +147,8 @@ impl<K, V> TimeoutDictBuilder<K, V> {
 
     /// Sets the maximum age of the deadlines that [`next_expired`](TimeoutDict::next_expired) and
     /// [`next_claim`](TimeoutDict::next_claim) have read; older ones are read again from the server. This bounds the
-    /// delay of an entry that another process sets with an earlier deadline than all others. Changes through this
-    /// handle and its clones are noticed immediately.
+    /// delay of an entry that another process sets with an earlier deadline than all others. Your changes through
+    /// this handle and its clones are noticed immediately.
     ///
     /// A waiter without due entries sends 16 short commands per `period`. Defaults to two seconds.
     ///
@@ -190,7 +203,7 @@ impl<K, V> TimeoutDictBuilder<K, V> {
     }
 
     /// Sets the number of failed attempts after which an entry becomes a dead letter. A dead letter stays readable, but
-    /// is not delivered until it is [revived](TimeoutDict::revive) or set; [`take_dead`](TimeoutDict::take_dead)
+    /// is not delivered until you [revive](TimeoutDict::revive) or set it; [`take_dead`](TimeoutDict::take_dead)
     /// removes it. The setting of the claiming handle applies, so all users of the name should use the same. Defaults
     /// to no bound.
     ///

@@ -14,23 +14,45 @@ use super::{
 };
 use crate::{engine::retries::cut_reason, redis::Error};
 
-/// A due entry that is leased to the caller. Returned by
+/// A due entry that is leased to you until you have done its work. Returned by
 /// [`TimeoutDict::claim_expired`](super::TimeoutDict::claim_expired) and
 /// [`next_claim`](super::TimeoutDict::next_claim).
 ///
-/// The entry stays in the dictionary, readable, until the claim is [acked](Claim::ack). An attempt has failed if the
-/// claim is dropped without an ack, for example because of an error or a panic, if [`retry_in`](Claim::retry_in) or
-/// [`fail`](Claim::fail) is called, or if the lease expires. After a drop, the entry is due again after a
-/// [backoff](super::TimeoutDictBuilder::backoff), which doubles with each failure; after `retry_in`, it is due after
-/// the given delay. A task on the runtime of the claim reports the drop to the server, because `Drop` cannot wait. If
-/// that fails, if the claim is leaked, or if its process crashes, the entry is due again without a backoff when the
-/// lease expires. After [`max_attempts`](super::TimeoutDictBuilder::max_attempts) failures, it is a dead letter.
+/// ```no_run
+/// # use std::time::Duration;
+/// # use fleeting::redis::TimeoutDict;
+/// # async fn f(mails: TimeoutDict<String, String>) -> Result<(), fleeting::redis::Error> {
+/// # let send = async |_: &str, _: &str| Err::<(), _>("the mailbox is full");
+/// let mail = mails.next_claim(Duration::from_secs(60)).await?;
+/// match send(mail.key(), mail.value()).await {
+///     Ok(()) => mail.ack().await?,
+///     Err(reason) => mail.fail(reason).await?,
+/// };
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Failed attempts
+///
+/// The entry stays in the dictionary, readable, until you [ack](Claim::ack) the claim. An attempt has failed
+///
+/// * if you drop the claim without an ack, for example because of an error or a panic: the entry is due again after a
+///   [backoff](super::TimeoutDictBuilder::backoff), which doubles with each failure;
+/// * if you call [`fail`](Claim::fail), or [`retry_in`](Claim::retry_in), after which it is due after the given delay;
+/// * if the lease expires.
+///
+/// A task on the runtime of the claim reports the drop to the server, because `Drop` cannot wait. If that fails, if the
+/// claim is leaked, or if its process crashes, the entry is due again without a backoff when the lease expires. After
+/// [`max_attempts`](super::TimeoutDictBuilder::max_attempts) failures, it is a dead letter.
+///
+/// # Void claims
 ///
 /// A claim becomes void when its entry is leased to another caller after the end of the lease, when the entry is set,
-/// removed or cleared, and when its deadline is set or removed. Methods of a void claim change nothing. The end of the
-/// lease alone does not make a claim void: until another caller gets the entry, it can be acked, extended and released,
-/// and [`retry_in`](Claim::retry_in) can delay it. Only [`fail`](Claim::fail) has no effect any more, since the attempt
-/// has failed already.
+/// removed or cleared, and when its deadline is set or removed. Methods of a void claim change nothing.
+///
+/// The end of the lease alone does not make a claim void: until another caller gets the entry, you can ack, extend and
+/// release it, and delay it by [`retry_in`](Claim::retry_in). Only [`fail`](Claim::fail) has no effect any more, since
+/// the attempt has failed already.
 pub struct Claim<K, V> {
     key: K,
     value: V,
@@ -82,8 +104,8 @@ impl<K, V> Claim<K, V> {
         self.delivery.attempts
     }
 
-    /// Removes the entry, because it was processed; returns false if the claim is void. For each value that was set, at
-    /// most one call of `ack` returns `true`.
+    /// Removes the entry, because you have processed it; returns false if the claim is void. For each value that was
+    /// set, at most one call of `ack` returns `true`.
     ///
     /// One round trip, one script.
     ///
@@ -207,9 +229,9 @@ impl<K, V> Claim<K, V> {
     /// Returns the entry to the dictionary as if it had not been delivered: it is due immediately, with its original
     /// deadline, and this does not count as a failed attempt; returns false if the claim is void.
     ///
-    /// A worker that shuts down releases the claims that it has not begun, so that a restart does not use up
-    /// [attempts](super::TimeoutDictBuilder::max_attempts). After the end of the lease, a claim that is not void can
-    /// still be released, even if its entry is a dead letter by then.
+    /// When your worker shuts down, release the claims that it has not begun, so that a restart does not use up
+    /// [attempts](super::TimeoutDictBuilder::max_attempts). After the end of the lease, you can still
+    /// release a claim that is not void, even if its entry is a dead letter by then.
     ///
     /// One round trip, one script.
     ///
