@@ -232,7 +232,7 @@ where
     /// Returns a clone of the live value of `key`, or `None` if there is none (Redis: `GET`).
     ///
     /// A hit counts as an access for eviction. In a cache with [`time_to_idle`](Builder::time_to_idle), it restarts the
-    /// idle time. The value is cloned under a read lock, so store large values in an [`Arc`].
+    /// idle time. The value is cloned under a read lock, so store your large values in an [`Arc`].
     ///
     /// # Examples
     ///
@@ -263,7 +263,7 @@ where
     /// Sets the value of `key` with the default TTL, and returns the live value it replaced (Redis: `SET`).
     ///
     /// The default TTL is [`Builder::time_to_live`]; without one the entry is persistent. The TTL and the tags of the
-    /// replaced value are discarded. If the key is being loaded, the written value takes precedence over the loaded
+    /// replaced value are discarded. If the key is being loaded, your value takes precedence over the loaded
     /// one.
     ///
     /// ```

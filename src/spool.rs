@@ -224,19 +224,6 @@ impl Spool {
     /// Writes the events of a stream, such as [`LosslessEvents`](crate::LosslessEvents), until the stream ends and all
     /// its events are in the queue.
     ///
-    /// Events that remain from a previous run are written first. `run` retries without a limit: if the queue
-    /// permanently rejects an event, it does not return. If several runs write different streams to one spool, they
-    /// write their batches in turn.
-    ///
-    /// # Panics
-    ///
-    /// Panics if it is polled outside of a Tokio runtime, or on a runtime without a time driver.
-    ///
-    /// # Cancel safety
-    ///
-    /// Cancel safe: events that were not written stay in the spool and are written by the next run. Pass the stream by
-    /// `&mut` to continue with the same stream.
-    ///
     /// ```
     /// use std::time::Duration;
     /// use fleeting::{Cache, Spool, dirq::QueueSimple};
@@ -256,6 +243,19 @@ impl Spool {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// Events that remain from a previous run are written first. `run` retries without a limit: if the queue
+    /// permanently rejects an event, it does not return. If several runs write different streams to one spool, they
+    /// write their batches in turn.
+    ///
+    /// # Panics
+    ///
+    /// Panics if it is polled outside of a Tokio runtime, or on a runtime without a time driver.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: events that were not written stay in the spool and are written by the next run. Pass the stream by
+    /// `&mut` to continue with the same stream.
     pub fn run<K, V, E>(&self, events: E) -> impl Future<Output = SpoolStats> + use<K, V, E>
     where
         K: Serialize,

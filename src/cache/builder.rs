@@ -120,7 +120,7 @@ impl<K, V, S> Builder<K, V, S> {
 
     /// Sets how expired entries are found and removed from memory.
     ///
-    /// This affects only memory use and the delay of events. Methods check the deadline themselves, so an expired value
+    /// You change only memory use and the delay of events. Methods check the deadline themselves, so an expired value
     /// is not returned even if it has not been swept (except by the loader methods within a [stale
     /// window](Builder::stale_while_revalidate)). Defaults to [`Sweep::default`], which removes an expired entry within
     /// 100 ms plus the duration of the sweep.
@@ -141,19 +141,6 @@ impl<K, V, S> Builder<K, V, S> {
 
     /// Sets the number of shards, each of which has its own lock; rounded up to a power of two, and to at least 2.
     ///
-    /// More shards reduce contention between threads. But a write to a bounded cache evicts entries of its own shard,
-    /// and those of others only if that does not suffice, so evictions become less accurate.
-    ///
-    /// The default is four per core, but at least 64. A cache with a small [`max_entries`](Builder::max_entries) has
-    /// fewer shards, so that the bound allows at least 32 entries per shard, or four if you set the number of shards; it
-    /// always has at least two shards. A cache with [`max_weight`](Builder::max_weight) has at most 16 by default.
-    ///
-    /// # Panics
-    ///
-    /// Panics if `shards` is 0 or above 65,536.
-    ///
-    /// # Examples
-    ///
     /// ```
     /// # use fleeting::Cache;
     /// # #[tokio::main(flavor = "current_thread")] async fn main() {
@@ -161,6 +148,17 @@ impl<K, V, S> Builder<K, V, S> {
     /// let counters: Cache<u64, u64> = Cache::builder().shards(1_024).build();
     /// # }
     /// ```
+    ///
+    /// More shards reduce contention between threads. But a write to a bounded cache evicts entries of its own shard,
+    /// and those of others only if that does not suffice, so evictions become less accurate.
+    ///
+    /// The default is four per core, but at least 64. A cache with a small [`max_entries`](Builder::max_entries) has
+    /// fewer shards, so that the bound allows at least 32 entries per shard, or four if you set the number of shards;
+    /// it always has at least two shards. A cache with [`max_weight`](Builder::max_weight) has at most 16 by default.
+    ///
+    /// # Panics
+    ///
+    /// Panics if `shards` is 0 or above 65,536.
     pub fn shards(mut self, shards: usize) -> Self {
         // `DashMap` panics with a single shard.
         self.shards = Some(checked_shards(shards).max(2));
@@ -198,7 +196,7 @@ impl<K, V, S> Builder<K, V, S> {
     /// Sets the hasher of the keys.
     ///
     /// Defaults to foldhash, which is fast and seeded per cache, but offers only limited protection against
-    /// hash-collision attacks. If an attacker can choose the keys, use [`std::hash::RandomState`].
+    /// hash-collision attacks. If an attacker can choose your keys, use [`std::hash::RandomState`].
     ///
     /// ```
     /// # use std::hash::RandomState;
@@ -281,7 +279,7 @@ impl<K, V, S> Builder<K, V, S> {
 
     /// Sets the name of the cache in logs, traces and [metrics](crate::guide::metrics).
     ///
-    /// Caches with the same name share their metrics. Defaults to `cache`.
+    /// If you give several caches the same name, they share their metrics. Defaults to `cache`.
     ///
     /// ```
     /// # use fleeting::Cache;

@@ -70,17 +70,6 @@ where
     /// Modifies the live value of `key` in place, and returns the result of `change`, or `None` if there is no live
     /// value.
     ///
-    /// The update is atomic and keeps the TTL and the tags. It does not count as a replacement, so the update itself
-    /// publishes no event. In a cache with a weigher, the new weight counts immediately; an entry that has become
-    /// heavier than the whole bound is removed with cause [`Cause::Evicted`](crate::Cause::Evicted).
-    ///
-    /// `change` runs while the shard of `key` is locked, and values that it overwrites are dropped under that lock. It
-    /// must be short and must not call the cache, because the call may deadlock. If it panics, the value stays as
-    /// `change` left it, with its new weight. If the weigher panics, the entry is removed as
-    /// [`Cause::Evicted`](crate::Cause::Evicted).
-    ///
-    /// # Examples
-    ///
     /// ```
     /// # use fleeting::Cache;
     /// # #[tokio::main(flavor = "current_thread")] async fn main() {
@@ -90,6 +79,15 @@ where
     /// assert_eq!(after, Some(2));
     /// # }
     /// ```
+    ///
+    /// The update is atomic and keeps the TTL and the tags. It does not count as a replacement, so the update itself
+    /// publishes no event. In a cache with a weigher, the new weight counts immediately; an entry that has become
+    /// heavier than the whole bound is removed with cause [`Cause::Evicted`](crate::Cause::Evicted).
+    ///
+    /// `change` runs while the shard of `key` is locked, and values that it overwrites are dropped under that lock. It
+    /// must be short and must not call the cache, because the call may deadlock. If it panics, the value stays as
+    /// `change` left it, with its new weight. If the weigher panics, the entry is removed as
+    /// [`Cause::Evicted`](crate::Cause::Evicted).
     pub async fn update<Q, R>(&self, key: &Q, change: impl FnOnce(&mut V) -> R) -> Option<R>
     where
         Q: Hash + Equivalent<K> + ?Sized,
@@ -100,16 +98,6 @@ where
     }
 
     /// Changes the entry of `key` atomically as `change` decides, and returns the live value afterwards.
-    ///
-    /// `change` receives the live value, if there is one. The result is `None` if no live value remains: after
-    /// [`Op::Remove`], after an [`Op::Keep`] without a live value, or if the new value expires immediately or is
-    /// heavier than the whole bound.
-    ///
-    /// `change` runs while the shard of `key` is locked. It must be short and must not call the cache, because the call
-    /// may deadlock. If it panics, nothing is changed. In a cache with a weigher, the new value is weighed under the
-    /// same lock.
-    ///
-    /// # Examples
     ///
     /// ```
     /// use fleeting::{Cache, Op};
@@ -122,6 +110,14 @@ where
     /// assert_eq!(visits.compute("home", |_| Op::Remove).await, None);
     /// # }
     /// ```
+    ///
+    /// `change` receives the live value, if there is one. The result is `None` if no live value remains: after
+    /// [`Op::Remove`], after an [`Op::Keep`] without a live value, or if the new value expires immediately or is
+    /// heavier than the whole bound.
+    ///
+    /// `change` runs while the shard of `key` is locked. It must be short and must not call the cache, because the call
+    /// may deadlock. If it panics, nothing is changed. In a cache with a weigher, the new value is weighed under the
+    /// same lock.
     #[doc(alias = "and_upsert_with")]
     #[doc(alias = "entry")]
     #[doc(alias = "or_insert")]
@@ -137,20 +133,6 @@ where
 
     /// Changes the entry of `key` as an async closure decides, and returns the live value afterwards.
     ///
-    /// Calls for the same key run one at a time, in the order in which their futures were first polled. No lock is held
-    /// while `change` runs. Other methods do not wait for it: if they write to the key in the meantime, `change` does
-    /// not see the new value and overwrites it.
-    ///
-    /// A `change` that calls `compute_with` for its own key in the same task does not deadlock: the inner call runs
-    /// immediately. It does deadlock if it waits for another task that calls `compute_with` for that key.
-    ///
-    /// # Cancel safety
-    ///
-    /// Cancel safe: if the call is cancelled, it has changed nothing and loses its place in the queue. The exception is
-    /// a call that is cancelled while it evicts very many entries: see [`Cache`](Cache#cancel-safety).
-    ///
-    /// # Examples
-    ///
     /// ```
     /// use std::time::Duration;
     /// use fleeting::{Cache, Op};
@@ -163,6 +145,18 @@ where
     /// assert_eq!(tokens.compute_with(&7, renew).await.as_deref(), Some("++"));
     /// # }
     /// ```
+    ///
+    /// Calls for the same key run one at a time, in the order in which their futures were first polled. No lock is held
+    /// while `change` runs. Other methods do not wait for it: if they write to the key in the meantime, `change` does
+    /// not see the new value and overwrites it.
+    ///
+    /// A `change` that calls `compute_with` for its own key in the same task does not deadlock: the inner call runs
+    /// immediately. It does deadlock if it waits for another task that calls `compute_with` for that key.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: if the call is cancelled, it has changed nothing and loses its place in the queue. The exception is
+    /// a call that is cancelled while it evicts very many entries: see [`Cache`](Cache#cancel-safety).
     #[doc(alias = "and_compute_with")]
     #[doc(alias = "and_try_compute_with")]
     pub async fn compute_with<Q, F, Fut>(&self, key: &Q, change: F) -> Option<V>

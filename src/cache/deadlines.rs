@@ -147,20 +147,6 @@ where
 
     /// Sets the TTL of `key`, starting now; returns false if there is no live value (Redis: `EXPIRE`, `PEXPIRE`).
     ///
-    /// An entry that has already expired is not revived. With a `ttl` of zero the entry expires immediately; with one
-    /// that overflows it becomes persistent. A value that you let expire in this way has its [stale
-    /// window](super::Builder::stale_while_revalidate), and a kept error of its key stays: loader methods may still return
-    /// them. [`expire_now`](Cache::expire_now) ends both.
-    ///
-    /// # Concurrent loads
-    ///
-    /// If the value is being loaded again (in the background, or by [`refresh_with`](Cache::refresh_with)), you also set
-    /// the deadline of the loaded value, in place of the TTL that its loader method was given. If that deadline passes
-    /// before the load ends, or at once with a `ttl` of zero, the loaded value is not stored, and calls that begin after
-    /// the expiry load again. This holds for all methods that change a deadline.
-    ///
-    /// # Examples
-    ///
     /// ```
     /// # use std::time::Duration;
     /// # use fleeting::{Cache, Ttl};
@@ -175,6 +161,18 @@ where
     /// assert!(!carts.expire("bob", hour).await, "he has no cart");
     /// # }
     /// ```
+    ///
+    /// An entry that has already expired is not revived. With a `ttl` of zero the entry expires immediately; with one
+    /// that overflows it becomes persistent. A value that you let expire in this way has its [stale
+    /// window](super::Builder::stale_while_revalidate), and a kept error of its key stays: loader methods may still
+    /// return them. [`expire_now`](Cache::expire_now) ends both.
+    ///
+    /// # Concurrent loads
+    ///
+    /// If the value is being loaded again (in the background, or by [`refresh_with`](Cache::refresh_with)), you also
+    /// set the deadline of the loaded value, in place of the TTL that its loader method was given. If that deadline
+    /// passes before the load ends, or at once with a `ttl` of zero, the loaded value is not stored, and calls that
+    /// begin after the expiry load again. This holds for all methods that change a deadline.
     #[doc(alias = "EXPIRE")]
     #[doc(alias = "PEXPIRE")]
     pub async fn expire<Q>(&self, key: &Q, ttl: Duration) -> bool

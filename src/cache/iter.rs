@@ -32,16 +32,6 @@ where
 {
     /// Returns an iterator over clones of the live entries, in arbitrary order (Redis: `SCAN`).
     ///
-    /// It is weakly consistent: an entry that is present during the whole iteration is returned exactly once, and one
-    /// that is inserted or removed in the meantime may or may not be returned. An entry that expires during the
-    /// iteration is not returned after its deadline. (If that deadline was shortened during the iteration, the entry
-    /// may be returned until its former one.)
-    ///
-    /// The entries of one shard are cloned at a time, under its read lock. No lock is held between two items, so the
-    /// loop may call the cache. The iterator owns a handle and keeps the cache alive.
-    ///
-    /// # Examples
-    ///
     /// ```
     /// use fleeting::Cache;
     ///
@@ -51,6 +41,14 @@ where
     /// assert_eq!(cache.iter().filter(|(key, _)| key % 2 == 0).count(), 50);
     /// # }
     /// ```
+    ///
+    /// It is weakly consistent: an entry that is present during the whole iteration is returned exactly once, and one
+    /// that is inserted or removed in the meantime may or may not be returned. An entry that expires during the
+    /// iteration is not returned after its deadline. (If that deadline was shortened during the iteration, the entry
+    /// may be returned until its former one.)
+    ///
+    /// The entries of one shard are cloned at a time, under its read lock. No lock is held between two items, so your
+    /// loop may call the cache. The iterator owns a handle and keeps the cache alive.
     #[doc(alias = "SCAN")]
     pub fn iter(&self) -> Iter<K, V, S> {
         self.inner.iter()

@@ -60,6 +60,17 @@ where
 
     /// Sets each value with the same TTL; `None` means the default TTL (Redis: `MSET`).
     ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use fleeting::Cache;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let rows = [(1, "Ada"), (2, "Bob"), (3, "Eve")]; // one query for all
+    /// let users = Cache::new();
+    /// users.set_many(rows, Some(Duration::from_secs(60))).await;
+    /// assert_eq!(users.get(&2).await, Some("Bob"));
+    /// # }
+    /// ```
+    ///
     /// This is not atomic: each value is written individually. If a key occurs twice, the last value wins.
     ///
     /// In a large cache, the memory for up to 1,024 entries is prefetched at a time. Entries are written shard by
@@ -76,19 +87,6 @@ where
     /// # Cancel safety
     ///
     /// If the call is cancelled, some of the entries may have been written.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use fleeting::Cache;
-    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
-    /// let rows = [(1, "Ada"), (2, "Bob"), (3, "Eve")]; // one query for all
-    /// let users = Cache::new();
-    /// users.set_many(rows, Some(Duration::from_secs(60))).await;
-    /// assert_eq!(users.get(&2).await, Some("Bob"));
-    /// # }
-    /// ```
     #[doc(alias = "MSET")]
     pub fn set_many(
         &self,
@@ -139,24 +137,6 @@ where
 
     /// Removes the live entries for which `predicate` returns true, and returns how many there were.
     ///
-    /// Their cause is [`Cause::Removed`](crate::Cause::Removed). This is not atomic: an entry that is written
-    /// concurrently may or may not be examined, and an entry that is moved by a growing or shrinking table may be
-    /// examined twice.
-    ///
-    /// `predicate` runs while a shard is locked, for about 200 entries at a time. It must be short and must not call
-    /// the cache, because the call may deadlock. The lock is released between two batches, and other tasks get to run.
-    /// If `predicate` panics, no entry of the current batch is removed.
-    ///
-    /// Costs O(n): every resident entry is examined. Expired values within their [stale
-    /// window](super::Builder::stale_while_revalidate) are not live: `remove_if(|_, _| true)` leaves them to loader methods,
-    /// but [`clear`](Cache::clear) does not.
-    ///
-    /// # Cancel safety
-    ///
-    /// If the call is cancelled, some of the entries may have been removed.
-    ///
-    /// # Examples
-    ///
     /// ```
     /// use fleeting::Cache;
     ///
@@ -167,6 +147,22 @@ where
     /// assert_eq!(cache.len(), 500);
     /// # }
     /// ```
+    ///
+    /// Their cause is [`Cause::Removed`](crate::Cause::Removed). This is not atomic: an entry that is written
+    /// concurrently may or may not be examined, and an entry that is moved by a growing or shrinking table may be
+    /// examined twice.
+    ///
+    /// `predicate` runs while a shard is locked, for about 200 entries at a time. It must be short and must not call
+    /// the cache, because the call may deadlock. The lock is released between two batches, and other tasks get to run.
+    /// If `predicate` panics, no entry of the current batch is removed.
+    ///
+    /// Costs O(n): every resident entry is examined. Expired values within their [stale
+    /// window](super::Builder::stale_while_revalidate) are not live: `remove_if(|_, _| true)` leaves them to loader
+    /// methods, but [`clear`](Cache::clear) does not.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the call is cancelled, some of the entries may have been removed.
     #[doc(alias = "invalidate_entries_if")]
     pub async fn remove_if(&self, predicate: impl FnMut(&K, &V) -> bool) -> usize {
         self.inner.remove_if_in_steps(predicate).await

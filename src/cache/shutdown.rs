@@ -17,7 +17,7 @@ where
     /// Subscribers still receive the events that their streams hold, and then the end of the stream. This method does
     /// not wait for them: events beyond the capacity of a lossless stream are kept for it as overflow.
     ///
-    /// Afterwards reads and writes still work, without a sweeper and without events. Expired values are still never
+    /// Afterwards you can still read and write, without a sweeper and without events. Expired values are still never
     /// returned. Tasks that wait for a removal by [`expired`](Cache::expired) get `None`.
     ///
     /// # Cancel safety

@@ -36,6 +36,25 @@ where
 {
     /// Writes all live entries with their remaining TTLs and tags, and returns how many were written (Redis: `BGSAVE`).
     ///
+    /// ```
+    /// use std::time::Duration;
+    /// use fleeting::Cache;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let sessions: Cache<String, u64> = Cache::new();
+    /// sessions.set_ex("ada".into(), 42, Duration::from_secs(3_600)).await;
+    ///
+    /// let mut stream = Vec::new();
+    /// assert_eq!(sessions.snapshot(&mut stream).await?, 1);
+    ///
+    /// // In another process:
+    /// let sessions: Cache<String, u64> = Cache::new();
+    /// assert_eq!(sessions.restore(&stream[..]).await?, 1);
+    /// assert_eq!(sessions.get("ada").await, Some(42));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// [`restore`](Cache::restore) reads them again, usually in another process.
     ///
     /// The snapshot is weakly consistent: concurrent reads and writes continue. An entry that is present all the time
@@ -66,27 +85,6 @@ where
     ///
     /// If the call is cancelled, the output is incomplete, and `restore` rejects it. The cache is not changed. Threads
     /// that help stop after the entries that they are copying.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use fleeting::Cache;
-    ///
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let sessions: Cache<String, u64> = Cache::new();
-    /// sessions.set_ex("ada".into(), 42, Duration::from_secs(3_600)).await;
-    ///
-    /// let mut stream = Vec::new();
-    /// assert_eq!(sessions.snapshot(&mut stream).await?, 1);
-    ///
-    /// // In another process:
-    /// let sessions: Cache<String, u64> = Cache::new();
-    /// assert_eq!(sessions.restore(&stream[..]).await?, 1);
-    /// assert_eq!(sessions.get("ada").await, Some(42));
-    /// # Ok(())
-    /// # }
-    /// ```
     #[doc(alias = "save")]
     pub async fn snapshot(&self, writer: impl AsyncWrite + Unpin) -> Result<u64, SnapshotError>
     where
@@ -138,27 +136,6 @@ where
     /// Replaces the file at `path` by a [compressed snapshot](Cache::snapshot_compressed), and returns how many entries
     /// it has.
     ///
-    /// The snapshot is written to a new file in the same directory, synced, and renamed to `path`, which therefore names
-    /// a complete snapshot at any time, also after a crash of the machine. On Unix, only the user of the process may read
-    /// the file. Links and files that other users may have put next to it are never opened, and a link at `path` is
-    /// replaced, not followed. The new file is named after `path`, with a random part and the extension `new`.
-    ///
-    /// # Errors
-    ///
-    /// As for [`snapshot`](Cache::snapshot). The file at `path` is unchanged then, unless its directory cannot be
-    /// synced after the rename. The message of the source names the file.
-    ///
-    /// # Panics
-    ///
-    /// Panics if it is called outside of a Tokio runtime, whose threads for blocking work write the file.
-    ///
-    /// # Cancel safety
-    ///
-    /// If the call is cancelled, the file at `path` is complete: the old one, or the new one. The new file is removed. If
-    /// the process is killed in the meantime, it is left.
-    ///
-    /// # Examples
-    ///
     /// ```
     /// use fleeting::Cache;
     ///
@@ -176,6 +153,26 @@ where
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// The snapshot is written to a new file in the same directory, synced, and renamed to `path`, which therefore
+    /// names a complete snapshot at any time, also after a crash of the machine. On Unix, only the user of the process
+    /// may read the file. Links and files that other users may have put next to it are never opened, and a link at
+    /// `path` is replaced, not followed. The new file is named after `path`, with a random part and the extension
+    /// `new`.
+    ///
+    /// # Errors
+    ///
+    /// As for [`snapshot`](Cache::snapshot). The file at `path` is unchanged then, unless its directory cannot be
+    /// synced after the rename. The message of the source names the file.
+    ///
+    /// # Panics
+    ///
+    /// Panics if it is called outside of a Tokio runtime, whose threads for blocking work write the file.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the call is cancelled, the file at `path` is complete: the old one, or the new one. The new file is removed.
+    /// If the process is killed in the meantime, it is left.
     #[doc(alias = "save")]
     pub async fn snapshot_to(&self, path: impl AsRef<Path>) -> Result<u64, SnapshotError>
     where
@@ -201,8 +198,8 @@ where
     ///
     /// The snapshot is read and checked completely before the cache changes. Until then its entries are held in memory
     /// in addition to those of the cache; their heap memory (such as the bytes of a `String`) is moved later and not
-    /// copied. The reader is not read beyond the end of the snapshot, so a file may contain several snapshots, or other
-    /// data after one.
+    /// copied. Your reader is not read beyond the end of the snapshot, so a file may contain several snapshots, or
+    /// other data after one.
     ///
     /// Each entry is then written as by [`set_tagged`](Cache::set_tagged): it replaces the current value of its key,
     /// later writes replace it, and it evicts others from a full cache: also entries of the snapshot, which are counted
@@ -248,8 +245,8 @@ where
         Ok(count)
     }
 
-    /// [Restores](Cache::restore) the snapshot in the file at `path`. Returns 0 if there is no such file, as at the first
-    /// start of a program.
+    /// [Restores](Cache::restore) the snapshot in the file at `path`. Returns 0 if there is no such file, as at the
+    /// first start of a program.
     ///
     /// # Errors
     ///

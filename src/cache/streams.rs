@@ -90,19 +90,6 @@ where
 
     /// Calls `callback` for each entry that expires from now on (TimedDict: `callback`).
     ///
-    /// The calls are awaited one at a time, in a task on the runtime of the cache. The callback receives every
-    /// [`Cause::Expired`] event and no other, regardless of [`publish`](super::Builder::publish). No event is lost: a
-    /// slow callback delays the sweeper, as a lossless subscriber with a capacity of 1,024 does. A panic in it is
-    /// logged and has no other effect.
-    ///
-    /// The closure is cloned for each call, as with axum handlers: share mutable state in an [`Arc`]. The task ends
-    /// with the cache, or if it is stopped with [`JoinHandle::abort`].
-    ///
-    /// **A callback that owns a handle to its cache keeps the cache alive forever**, including its entries, sweeper and
-    /// streams. It should own a [`WeakCache`](crate::WeakCache), whose documentation has an example.
-    ///
-    /// # Examples
-    ///
     /// ```
     /// use std::time::Duration;
     /// use fleeting::Cache;
@@ -116,6 +103,17 @@ where
     /// assert_eq!(receiver.recv().await, Some("session"));
     /// # }
     /// ```
+    ///
+    /// The calls are awaited one at a time, in a task on the runtime of the cache. The callback receives every
+    /// [`Cause::Expired`] event and no other, regardless of [`publish`](super::Builder::publish). No event is lost: a
+    /// slow callback delays the sweeper, as a lossless subscriber with a capacity of 1,024 does. A panic in it is
+    /// logged and has no other effect.
+    ///
+    /// The closure is cloned for each call, as with axum handlers: share mutable state in an [`Arc`]. The task ends
+    /// with the cache, or if it is stopped with [`JoinHandle::abort`].
+    ///
+    /// **A callback that owns a handle to its cache keeps the cache alive forever**, including its entries, sweeper and
+    /// streams. It should own a [`WeakCache`](crate::WeakCache), whose documentation has an example.
     #[doc(alias = "eviction_listener")]
     #[doc(alias = "listener")]
     pub fn on_expired<F, Fut>(&self, callback: F) -> JoinHandle<()>

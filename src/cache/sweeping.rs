@@ -13,18 +13,6 @@ where
 {
     /// Runs one sweep now and returns its report, even if the sweeper is paused or [manual](Sweep::manual).
     ///
-    /// It also begins to shrink the tables of shards that have become sparse. The next sweep moves their entries to
-    /// smaller tables, and then the memory of the old tables is freed.
-    ///
-    /// It never waits for a subscriber: if a lossless stream of expirations is full, the sweep stops there; if one of
-    /// removals is full, entries with removed tags stay in memory. [`SweepReport::held_back`] is then true.
-    ///
-    /// # Cancel safety
-    ///
-    /// Cancel safe: the next sweep examines the entries that a cancelled one did not reach.
-    ///
-    /// # Examples
-    ///
     /// ```
     /// use std::time::Duration;
     /// use fleeting::{Cache, Sweep};
@@ -37,6 +25,16 @@ where
     /// assert!(cache.is_empty());
     /// # }
     /// ```
+    ///
+    /// It also begins to shrink the tables of shards that have become sparse. The next sweep moves their entries to
+    /// smaller tables, and then the memory of the old tables is freed.
+    ///
+    /// It never waits for a subscriber: if a lossless stream of expirations is full, the sweep stops there; if one of
+    /// removals is full, entries with removed tags stay in memory. [`SweepReport::held_back`] is then true.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: the next sweep examines the entries that a cancelled one did not reach.
     #[doc(alias = "run_pending_tasks")]
     pub async fn sweep(&self) -> SweepReport {
         let shared = &*self.inner.shared;

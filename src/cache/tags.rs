@@ -21,9 +21,9 @@ where
     /// [`remove_tag`](Cache::remove_tag) with any of the tags removes the value.
     ///
     /// Tags belong to the value. A new value has only the tags it is written with, so [`set`](Cache::set) and the like
-    /// leave it without tags. [`update`](Cache::update), methods that change the TTL, and refreshes keep the tags. Loaded
-    /// values get tags by [`Tagged`](crate::Tagged). A tagged entry takes about 30 additional bytes, an untagged one
-    /// none.
+    /// leave it without tags. [`update`](Cache::update), methods that change the TTL, and refreshes keep the tags.
+    /// Loaded values get tags by [`Tagged`](crate::Tagged). A tagged entry takes about 30 additional bytes, an untagged
+    /// one none.
     ///
     /// # Examples
     ///
@@ -60,13 +60,6 @@ where
 
     /// Removes all entries that have the tag `tag`, with cause [`Cause::Removed`](crate::Cause::Removed).
     ///
-    /// When this method returns, none of these entries can be read any more. The call takes as long as a single write,
-    /// for any number of tagged entries: the next sweep examines all entries and removes the tagged ones from memory.
-    /// Until then, other calls cost slightly more. If the value of such an entry is being loaded
-    /// again ([ahead](super::Builder::refresh_ahead) of its deadline, within its stale window, or by
-    /// [`refresh_with`](Cache::refresh_with)), the loaded value is not stored. Neither is a value that is being loaded
-    /// with this tag ([`Tagged`](crate::Tagged)).
-    ///
     /// ```
     /// # use std::time::Duration;
     /// # use fleeting::Cache;
@@ -83,6 +76,13 @@ where
     /// assert_eq!(pages.get("/about").await, Some("About"));
     /// # }
     /// ```
+    ///
+    /// When this method returns, none of these entries can be read any more. The call takes as long as a single write,
+    /// for any number of tagged entries: the next sweep examines all entries and removes the tagged ones from memory.
+    /// Until then, other calls cost slightly more. If the value of such an entry is being loaded
+    /// again ([ahead](super::Builder::refresh_ahead) of its deadline, within its stale window, or by
+    /// [`refresh_with`](Cache::refresh_with)), the loaded value is not stored. Neither is a value that is being loaded
+    /// with this tag ([`Tagged`](crate::Tagged)).
     pub async fn remove_tag(&self, tag: &str) {
         coop::proceed().await;
         self.inner.remove_tag(tag);

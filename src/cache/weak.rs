@@ -81,7 +81,7 @@ impl<K, V, S> WeakCache<K, V, S> {
     ///
     /// `None` is returned from the moment at which the last handle is dropped, even while the entries are still being
     /// dropped. The returned handle is like any other: it shares the entries and the current settings of the cache, and
-    /// keeps the cache alive, so drop it when it is no longer needed. Upgrading costs about as much as cloning a
+    /// keeps the cache alive, so drop it when you no longer need it. Upgrading costs about as much as cloning a
     /// handle.
     ///
     /// ```

@@ -25,8 +25,19 @@ use crate::engine::{
 /// Maximum capacity of the buffer for keys that a thread keeps.
 const KEPT_CAPACITY: usize = 4 * 1_024;
 
-/// Encoding of values on the server. Decoding never executes code. A value that is nested deeper than 127 arrays or maps
-/// is refused, both when it is written ([`Error::Encode`]) and when it is read ([`Error::Decode`]).
+/// Encoding of your values on the server.
+///
+/// ```no_run
+/// # use fleeting::redis::{Cache, Client, Format};
+/// # async fn f(client: Client) -> Result<(), fleeting::redis::Error> {
+/// let pages: Cache<String, Vec<u8>> =
+///     Cache::builder(&client, "pages").format(Format::Raw).build()?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// Decoding never executes code. A value that is nested deeper than 127 arrays or maps is refused, both when it is
+/// written ([`Error::Encode`]) and when it is read ([`Error::Decode`]).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Format {

@@ -368,6 +368,18 @@ impl<K> RateLimiter<K> {
 
     /// Waits until one unit can be charged to `key`, and charges it.
     ///
+    /// ```no_run
+    /// # use fleeting::redis::RateLimiter;
+    /// # async fn f(calls: RateLimiter<String>) -> Result<(), fleeting::redis::Error> {
+    /// // All workers together call the partner's API as often as it permits.
+    /// for order in 1..=100 {
+    ///     calls.until_ready("partner").await?;
+    ///     println!("sending order {order}");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// Waiters for the same key in this process are admitted one after the other, in FIFO order. A concurrent
     /// [`check`](RateLimiter::check), or another process, may be admitted first. The call sends one check each time its
     /// waiting time has passed, or after a refund or a reset in this process.
@@ -383,20 +395,6 @@ impl<K> RateLimiter<K> {
     /// waiters behind it: for up to one second from the time at which it could have passed, or up to about six seconds
     /// if it became the first because the calls ahead of it were dropped. After that, the waiters behind it are
     /// admitted first, until it is polled again.
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// # use fleeting::redis::RateLimiter;
-    /// # async fn f(calls: RateLimiter<String>) -> Result<(), fleeting::redis::Error> {
-    /// // All workers together call the partner's API as often as it permits.
-    /// for order in 1..=100 {
-    ///     calls.until_ready("partner").await?;
-    ///     println!("sending order {order}");
-    /// }
-    /// # Ok(())
-    /// # }
-    /// ```
     pub async fn until_ready<Q>(&self, key: &Q) -> Result<Permit, Error>
     where
         K: Borrow<Q>,
@@ -475,6 +473,15 @@ impl<K> RateLimiter<K> {
 
     /// Changes the limits of this name for all processes.
     ///
+    /// ```no_run
+    /// # use fleeting::{Limit, redis::RateLimiter};
+    /// # async fn f(limiter: RateLimiter<String>) -> Result<(), fleeting::redis::Error> {
+    /// // An incident: for all servers, without a restart.
+    /// limiter.set_limits([Limit::per_second(5)]).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// They take effect in this process immediately and in other running processes within a second. Processes that you
     /// start later use them too, until [`clear_limits`](RateLimiter::clear_limits). They are stored under one key on
     /// the server. If that key is removed in any other way, the limits of the builder apply again.
@@ -493,17 +500,6 @@ impl<K> RateLimiter<K> {
     ///
     /// Errors of the connection and of the server. After [`Error::Unanswered`], the server may still have changed the
     /// limits; after any other error they are unchanged.
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// # use fleeting::{Limit, redis::RateLimiter};
-    /// # async fn f(limiter: RateLimiter<String>) -> Result<(), fleeting::redis::Error> {
-    /// // An incident: for all servers, without a restart.
-    /// limiter.set_limits([Limit::per_second(5)]).await?;
-    /// # Ok(())
-    /// # }
-    /// ```
     #[doc(alias = "SET")]
     pub async fn set_limits(&self, limits: impl IntoIterator<Item = Limit>) -> Result<(), Error> {
         let limits: Vec<Limit> = limits.into_iter().collect();
@@ -513,6 +509,15 @@ impl<K> RateLimiter<K> {
 
     /// Removes the limits that [`set_limits`](RateLimiter::set_limits) has set, so that those of the builder apply
     /// again in all processes.
+    ///
+    /// ```no_run
+    /// use fleeting::{Limit, redis::{Error, RateLimiter}};
+    ///
+    /// # async fn f(limiter: RateLimiter<String>) -> Result<(), Error> {
+    /// limiter.set_limits([Limit::per_second(5)]).await?; // during an incident
+    /// limiter.clear_limits().await?; // the limits of the release apply again
+    /// # Ok(()) }
+    /// ```
     ///
     /// Each process applies the limits of its own builder: this one immediately, others within two seconds. Existing
     /// charges stay, as with `set_limits`. Has no effect if no limits are set. One round trip.
@@ -526,17 +531,6 @@ impl<K> RateLimiter<K> {
     ///
     /// A call that is dropped after it was polled may still remove the limits; this process then applies those of the
     /// builder within two seconds.
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// use fleeting::{Limit, redis::{Error, RateLimiter}};
-    ///
-    /// # async fn f(limiter: RateLimiter<String>) -> Result<(), Error> {
-    /// limiter.set_limits([Limit::per_second(5)]).await?; // during an incident
-    /// limiter.clear_limits().await?; // the limits of the release apply again
-    /// # Ok(()) }
-    /// ```
     #[doc(alias = "DEL")]
     pub async fn clear_limits(&self) -> Result<(), Error> {
         self.state.clear_limits().await

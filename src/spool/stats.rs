@@ -5,7 +5,8 @@ use std::time::Duration;
 #[cfg(feature = "serde")]
 use crate::engine::seconds;
 
-/// Statistics of a [`Spool`](crate::Spool).
+/// Statistics of a [`Spool`](crate::Spool), by which you notice a full disk. There is an example at
+/// [`Spool::stats`](crate::Spool::stats).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]

@@ -14,6 +14,20 @@ impl<K, V, S> Builder<K, V, S> {
     /// Sets the maximum number of entries. If a write exceeds it, the cache evicts an entry that is unlikely to be read
     /// again soon.
     ///
+    /// ```
+    /// use fleeting::Cache;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// let cache = Cache::builder().max_entries(100).build();
+    /// for n in 0..1_000 {
+    ///     cache.set(n, "value").await;
+    ///     assert!(cache.contains_key(&n).await);
+    /// }
+    /// assert_eq!(cache.len(), 100);
+    /// assert_eq!(cache.stats().evicted, 900);
+    /// # }
+    /// ```
+    ///
     /// When a write returns, it has evicted the excess that it caused. While writes are in progress, the cache may
     /// exceed the bound by at most one entry per writing task. The bound applies to the cache as a whole and not to
     /// each shard: nothing is evicted while the cache is below it.
@@ -30,22 +44,6 @@ impl<K, V, S> Builder<K, V, S> {
     /// # Panics
     ///
     /// Panics if `entries` is 0, or if [`max_weight`](Builder::max_weight) has been set: a cache has at most one bound.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use fleeting::Cache;
-    ///
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
-    /// let cache = Cache::builder().max_entries(100).build();
-    /// for n in 0..1_000 {
-    ///     cache.set(n, "value").await;
-    ///     assert!(cache.contains_key(&n).await);
-    /// }
-    /// assert_eq!(cache.len(), 100);
-    /// assert_eq!(cache.stats().evicted, 900);
-    /// # }
-    /// ```
     #[doc(alias = "capacity")]
     #[doc(alias = "evict")]
     #[doc(alias = "max_capacity")]
@@ -70,6 +68,20 @@ impl<K, V, S> Builder<K, V, S> {
 
     /// Sets the maximum total weight of the entries; otherwise the same as [`max_entries`](Builder::max_entries).
     ///
+    /// ```
+    /// use fleeting::Cache;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// let weigher = |key: &String, page: &String| (key.len() + page.len()) as u32;
+    /// let pages = Cache::builder().max_weight(1_000, weigher).build();
+    /// for n in 0..100 {
+    ///     pages.set(format!("/page/{n:03}"), "x".repeat(91)).await;
+    ///     assert!(pages.weight() <= 1_000);
+    /// }
+    /// assert_eq!(pages.len(), 10);
+    /// # }
+    /// ```
+    ///
     /// `weigher` returns the weight of an entry in a unit of your choice, such as bytes. It is called once per written
     /// value, before the shard is locked. It is also called for a value that [`Cache::set_nx`] then does not write,
     /// because another call has written the key in between. For [`Cache::update`] and [`Cache::compute`], it is called
@@ -86,22 +98,6 @@ impl<K, V, S> Builder<K, V, S> {
     ///
     /// Panics if `weight` is 0, or if [`max_entries`](Builder::max_entries) has been set: a cache has at most one
     /// bound.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use fleeting::Cache;
-    ///
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
-    /// let weigher = |key: &String, page: &String| (key.len() + page.len()) as u32;
-    /// let pages = Cache::builder().max_weight(1_000, weigher).build();
-    /// for n in 0..100 {
-    ///     pages.set(format!("/page/{n:03}"), "x".repeat(91)).await;
-    ///     assert!(pages.weight() <= 1_000);
-    /// }
-    /// assert_eq!(pages.len(), 10);
-    /// # }
-    /// ```
     #[doc(alias = "weigher")]
     pub fn max_weight(
         mut self,

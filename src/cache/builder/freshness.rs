@@ -9,25 +9,6 @@ use crate::cache::Cache;
 impl<K, V, S> Builder<K, V, S> {
     /// Sets the time after which an entry expires if it is not read.
     ///
-    /// Each hit of [`Cache::get`], [`Cache::get_many`] or a loader method sets the idle deadline to `idle` from now.
-    /// The entry expires at its idle deadline or at the end of its TTL, whichever is earlier; [`Cache::ttl`] reports
-    /// the earlier one. A write of a new value restarts the TTL and the idle time. Methods that set or remove a TTL
-    /// ([`Cache::get_ex`], [`Cache::expire`], [`Cache::persist`] and the like) restart the idle time too. Other methods
-    /// do not extend the idle deadline: [`Cache::contains_key`], [`Cache::ttl`], [`Cache::iter`], and
-    /// [`Cache::update`], which changes a value in place.
-    ///
-    /// Each entry takes eight more bytes, and a hit writes eight bytes. With an `idle` of 5 s or more, hits use a
-    /// coarse clock: of several hits within a few milliseconds only the first one writes, and the idle deadline may be
-    /// up to 50 ms later than `idle` after the hit.
-    ///
-    /// By default, entries have no idle deadline.
-    ///
-    /// # Panics
-    ///
-    /// Panics if `idle` is zero.
-    ///
-    /// # Examples
-    ///
     /// ```
     /// use std::time::Duration;
     /// use fleeting::Cache;
@@ -44,6 +25,23 @@ impl<K, V, S> Builder<K, V, S> {
     /// assert!(sessions.get("ada").await.is_none());
     /// # }
     /// ```
+    ///
+    /// Each hit of [`Cache::get`], [`Cache::get_many`] or a loader method sets the idle deadline to `idle` from now.
+    /// The entry expires at its idle deadline or at the end of its TTL, whichever is earlier; [`Cache::ttl`] reports
+    /// the earlier one. A write of a new value restarts the TTL and the idle time. Methods that set or remove a TTL
+    /// ([`Cache::get_ex`], [`Cache::expire`], [`Cache::persist`] and the like) restart the idle time too. Other methods
+    /// do not extend the idle deadline: [`Cache::contains_key`], [`Cache::ttl`], [`Cache::iter`], and
+    /// [`Cache::update`], which changes a value in place.
+    ///
+    /// Each entry takes eight more bytes, and a hit writes eight bytes. With an `idle` of 5 s or more, hits use a
+    /// coarse clock: of several hits within a few milliseconds only the first one writes, and the idle deadline may be
+    /// up to 50 ms later than `idle` after the hit.
+    ///
+    /// By default, entries have no idle deadline.
+    ///
+    /// # Panics
+    ///
+    /// Panics if `idle` is zero.
     #[doc(alias = "expire_after_access")]
     #[doc(alias = "sliding")]
     pub fn time_to_idle(mut self, idle: Duration) -> Self {
@@ -88,7 +86,7 @@ impl<K, V, S> Builder<K, V, S> {
     /// [`max_entries`](Builder::max_entries) errors are kept, or 10,000 with [`max_weight`](Builder::max_weight). In a
     /// cache without a bound, the number of errors is not bounded either.
     ///
-    /// By default, errors are not kept: the next call loads again.
+    /// By default, errors are not kept: your next call loads again.
     ///
     /// # Panics
     ///
@@ -118,21 +116,6 @@ impl<K, V, S> Builder<K, V, S> {
     /// Sets the time for which the loader methods may still return an expired value while they reload it in the
     /// background (RFC 5861).
     ///
-    /// One refresh per key runs at a time, on the runtime of the cache (on that of the caller if the cache was built on
-    /// a `current_thread` runtime, because such a runtime runs tasks only inside `block_on`). A refresh that fails, or
-    /// takes more than a minute, is logged, counted in [`Stats`](crate::Stats) and reported to
-    /// [`on_refresh_error`](Builder::on_refresh_error). The next one is started by a call at least a second later; with
-    /// each further failure this delay doubles, up to a minute. No other method returns an expired value.
-    ///
-    /// The entry stays in memory until this stale window ends, or that of [`stale_if_error`](Builder::stale_if_error)
-    /// if it is longer. A full cache removes it earlier, because expired entries are removed before live ones. It is
-    /// removed with cause [`Cause::Expired`](crate::Cause::Expired), and [`Event::deadline`](crate::Event::deadline) is
-    /// the time at which the value expired. A write to the key or its removal ends the window.
-    ///
-    /// Defaults to zero.
-    ///
-    /// # Examples
-    ///
     /// ```
     /// use std::{convert::Infallible, time::Duration};
     /// use fleeting::{Cache, Freshness};
@@ -151,6 +134,19 @@ impl<K, V, S> Builder<K, V, S> {
     /// assert_eq!(rates.get("EUR").await, Some(43)); // loaded in the background
     /// # }
     /// ```
+    ///
+    /// One refresh per key runs at a time, on the runtime of the cache (on that of the caller if the cache was built on
+    /// a `current_thread` runtime, because such a runtime runs tasks only inside `block_on`). A refresh that fails, or
+    /// takes more than a minute, is logged, counted in [`Stats`](crate::Stats) and reported to
+    /// [`on_refresh_error`](Builder::on_refresh_error). The next one is started by a call at least a second later; with
+    /// each further failure this delay doubles, up to a minute. No other method returns an expired value.
+    ///
+    /// The entry stays in memory until this stale window ends, or that of [`stale_if_error`](Builder::stale_if_error)
+    /// if it is longer. A full cache removes it earlier, because expired entries are removed before live ones. It is
+    /// removed with cause [`Cause::Expired`](crate::Cause::Expired), and [`Event::deadline`](crate::Event::deadline) is
+    /// the time at which the value expired. A write to the key or its removal ends the window.
+    ///
+    /// Defaults to zero.
     pub fn stale_while_revalidate(mut self, window: Duration) -> Self {
         self.settings.stale_while_revalidate = window;
         self
@@ -184,20 +180,6 @@ impl<K, V, S> Builder<K, V, S> {
     /// Makes the loader methods refresh a value in the background before it expires, with a probability that increases
     /// toward its deadline.
     ///
-    /// A popular key is then usually reloaded before it expires, so that no caller has to wait for the load. The time
-    /// of the refresh depends on `beta` and on the average duration of recent loads (XFetch: Vattani et al., "Optimal
-    /// Probabilistic Cache Stampede Prevention", VLDB 2015). A `beta` of 1 suits keys that are read many times in the
-    /// duration of a load; use 2 or 3 for keys that are read less often. Defaults to 0, which never refreshes ahead.
-    ///
-    /// Only the TTL counts, or a deadline set by [`expire`](Cache::expire) and the like. The end of the
-    /// [idle time](Builder::time_to_idle) causes no refresh, and persistent values are never refreshed ahead.
-    ///
-    /// # Panics
-    ///
-    /// Panics if `beta` is NaN, infinite or negative.
-    ///
-    /// # Examples
-    ///
     /// ```
     /// # use std::time::Duration;
     /// # use fleeting::Cache;
@@ -210,6 +192,18 @@ impl<K, V, S> Builder<K, V, S> {
     /// let page = pages.get_or_set_with("/", None, async || "Welcome".to_owned()).await;
     /// # }
     /// ```
+    ///
+    /// A popular key is then usually reloaded before it expires, so that no caller has to wait for the load. The time
+    /// of the refresh depends on `beta` and on the average duration of recent loads (XFetch: Vattani et al., "Optimal
+    /// Probabilistic Cache Stampede Prevention", VLDB 2015). A `beta` of 1 suits keys that you read many times in the
+    /// duration of a load; use 2 or 3 for keys that you read less often. Defaults to 0, which never refreshes ahead.
+    ///
+    /// Only the TTL counts, or a deadline set by [`expire`](Cache::expire) and the like. The end of the
+    /// [idle time](Builder::time_to_idle) causes no refresh, and persistent values are never refreshed ahead.
+    ///
+    /// # Panics
+    ///
+    /// Panics if `beta` is NaN, infinite or negative.
     #[doc(alias = "refresh_after_write")]
     pub fn refresh_ahead(mut self, beta: f64) -> Self {
         self.settings.set_refresh_ahead(beta);
@@ -217,21 +211,6 @@ impl<K, V, S> Builder<K, V, S> {
     }
 
     /// Calls `hook` with the key and the error of each background refresh that fails.
-    ///
-    /// While [`stale_while_revalidate`](Builder::stale_while_revalidate) or
-    /// [`refresh_ahead`](Builder::refresh_ahead) hides the outage of a source from callers, this hook reports it: count
-    /// the failures, or raise an alarm. The error is that of the loader. If the loader panicked or took too long, it is
-    /// a message that names the cause. Each failure is also logged as `background refresh failed`, with `cache` and
-    /// `error`.
-    ///
-    /// The hook is not called for loads that a caller waits for, nor if the last handle of the cache was dropped during
-    /// the refresh. It runs on the task that refreshed and under no lock, so it may call the cache; it should not
-    /// block. A panic in it is logged. The cache owns the hook, so the hook must not own a handle to this cache, which
-    /// would keep the cache alive forever; a [`WeakCache`](crate::WeakCache) does not.
-    ///
-    /// Defaults to none.
-    ///
-    /// # Examples
     ///
     /// ```
     /// use std::{
@@ -257,6 +236,19 @@ impl<K, V, S> Builder<K, V, S> {
     /// assert_eq!(failures.load(Relaxed), 1);
     /// # }
     /// ```
+    ///
+    /// While [`stale_while_revalidate`](Builder::stale_while_revalidate) or
+    /// [`refresh_ahead`](Builder::refresh_ahead) hides the outage of a source from callers, this hook reports it: count
+    /// the failures, or raise an alarm. The error is that of the loader. If the loader panicked or took too long, it is
+    /// a message that names the cause. Each failure is also logged as `background refresh failed`, with `cache` and
+    /// `error`.
+    ///
+    /// The hook is not called for loads that a caller waits for, nor if the last handle of the cache was dropped during
+    /// the refresh. It runs on the task that refreshed and under no lock, so it may call the cache; it should not
+    /// block. A panic in it is logged. The cache owns the hook, so the hook must not own a handle to this cache, which
+    /// would keep the cache alive forever; a [`WeakCache`](crate::WeakCache) does not.
+    ///
+    /// Defaults to none.
     pub fn on_refresh_error(
         mut self,
         hook: impl Fn(&K, &dyn Debug) + Send + Sync + 'static,

@@ -57,6 +57,25 @@ where
 {
     /// Returns the live values of `keys`, in their order, and loads the missing ones with one call of `loader`.
     ///
+    /// ```
+    /// use std::time::Duration;
+    /// use fleeting::Cache;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// let names: Cache<u64, String> = Cache::new();
+    /// let minute = Duration::from_secs(60);
+    /// names.set_ex(1, "Ada".to_owned(), minute).await;
+    ///
+    /// // SELECT id, name FROM users WHERE id = ANY($1)
+    /// let query = async |missing: Vec<u64>| {
+    ///     assert_eq!(missing, [2, 3]);
+    ///     vec![(2, "Bob".to_owned())]
+    /// };
+    /// let found = names.get_many_or_set_with([1, 2, 3], minute, query).await;
+    /// assert_eq!(found, [Some("Ada".to_owned()), Some("Bob".to_owned()), None]);
+    /// # }
+    /// ```
+    ///
     /// `loader` is called at most once, with the distinct missing keys that no other call is loading. The call waits
     /// for other calls' loads of the remaining keys. Loaded values are stored with `ttl`, as by
     /// [`get_or_set_with`](Cache::get_or_set_with), with which this method shares single flight. A write to a key
@@ -80,27 +99,6 @@ where
     ///
     /// Cancel safe: waiters continue with their own loaders. A call that is cancelled after its load may have stored
     /// some of the values.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use fleeting::Cache;
-    ///
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
-    /// let names: Cache<u64, String> = Cache::new();
-    /// let minute = Duration::from_secs(60);
-    /// names.set_ex(1, "Ada".to_owned(), minute).await;
-    ///
-    /// // SELECT id, name FROM users WHERE id = ANY($1)
-    /// let query = async |missing: Vec<u64>| {
-    ///     assert_eq!(missing, [2, 3]);
-    ///     vec![(2, "Bob".to_owned())]
-    /// };
-    /// let found = names.get_many_or_set_with([1, 2, 3], minute, query).await;
-    /// assert_eq!(found, [Some("Ada".to_owned()), Some("Bob".to_owned()), None]);
-    /// # }
-    /// ```
     #[doc(alias = "get_all")]
     #[doc(alias = "getAll")]
     pub fn get_many_or_set_with<F, Fut>(

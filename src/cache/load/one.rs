@@ -26,6 +26,20 @@ where
 {
     /// Returns the live value of `key`; if there is none, runs `loader`, stores its result and returns it.
     ///
+    /// ```
+    /// use std::time::Duration;
+    /// use fleeting::Cache;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// let users: Cache<u64, String> = Cache::new();
+    /// let minute = Duration::from_secs(60);
+    /// let name = users.get_or_set_with(&7, minute, async || "Ada".to_owned()).await;
+    /// assert_eq!(name, "Ada");
+    /// let name = users.get_or_set_with(&7, minute, async || unreachable!("the value is cached")).await;
+    /// assert_eq!(name, "Ada");
+    /// # }
+    /// ```
+    ///
     /// One loader runs per key, no matter how many callers wait, and all of them get its result. If the call that runs
     /// the loader is dropped or panics, one of the waiters starts its own loader. A hit costs about as much as
     /// [`get`](Cache::get).
@@ -39,7 +53,7 @@ where
     /// [`set`](Cache::set)), or a closure that computes it from the value (see [`TimeToLive`]). It starts when the load
     /// ends. [`Tagged`](crate::Tagged) also gives the value tags.
     ///
-    /// `loader` is usually an `async move` closure that owns the data it uses. It must be `'static`, because
+    /// Your `loader` is usually an `async move` closure that owns the data it uses. It must be `'static`, because
     /// [`refresh_ahead`](crate::Builder::refresh_ahead) and
     /// [`stale_while_revalidate`](crate::Builder::stale_while_revalidate) may run it in the background after the call
     /// has returned.
@@ -56,8 +70,8 @@ where
     ///
     /// # Recursion
     ///
-    /// A loader may call the cache. If it requests its own key in the same task, the inner call runs its own loader and
-    /// does not store the result. A loader deadlocks if it waits for another task that requests the same key. Two
+    /// Your loader may call the cache. If it requests its own key in the same task, the inner call runs its own loader
+    /// and does not store the result. A loader deadlocks if it waits for another task that requests the same key. Two
     /// loaders that request each other's keys deadlock too.
     ///
     /// # Panics
@@ -66,24 +80,8 @@ where
     ///
     /// # Cancel safety
     ///
-    /// This method is cancel safe. If the call that runs the loader is dropped, its loader is dropped, and a waiter
+    /// This method is cancel safe. If you drop the call that runs the loader, its loader is dropped, and a waiter
     /// starts its own. If no waiter is left, nothing is stored.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use fleeting::Cache;
-    ///
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
-    /// let users: Cache<u64, String> = Cache::new();
-    /// let minute = Duration::from_secs(60);
-    /// let name = users.get_or_set_with(&7, minute, async || "Ada".to_owned()).await;
-    /// assert_eq!(name, "Ada");
-    /// let name = users.get_or_set_with(&7, minute, async || unreachable!("the value is cached")).await;
-    /// assert_eq!(name, "Ada");
-    /// # }
-    /// ```
     #[doc(alias = "get_with")]
     #[doc(alias = "singleflight")]
     #[doc(alias = "coalesce")]
@@ -117,6 +115,19 @@ where
 
     /// Returns the live value of `key`; if there is none, runs a fallible `loader`, stores its value and returns it.
     ///
+    /// ```
+    /// use std::{io, time::Duration};
+    /// use fleeting::Cache;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// let files: Cache<String, String> = Cache::new();
+    /// let minute = Duration::from_secs(60);
+    /// let read = async || Err(io::Error::from(io::ErrorKind::NotFound));
+    /// let error = files.get_or_try_set_with("motd", minute, read).await.unwrap_err();
+    /// assert_eq!(error.kind(), io::ErrorKind::NotFound);
+    /// # }
+    /// ```
+    ///
     /// Otherwise the same as [`get_or_set_with`](Cache::get_or_set_with). If the load fails, all waiters get its error.
     /// The error is not kept for later calls, unless the cache has a [`negative_ttl`](crate::Builder::negative_ttl). A
     /// waiter continues with its own loader if its error type differs from that of the running one, or if a background
@@ -130,21 +141,6 @@ where
     /// # Cancel safety
     ///
     /// As for [`get_or_set_with`](Cache::get_or_set_with).
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use std::{io, time::Duration};
-    /// use fleeting::Cache;
-    ///
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
-    /// let files: Cache<String, String> = Cache::new();
-    /// let minute = Duration::from_secs(60);
-    /// let read = async || Err(io::Error::from(io::ErrorKind::NotFound));
-    /// let error = files.get_or_try_set_with("motd", minute, read).await.unwrap_err();
-    /// assert_eq!(error.kind(), io::ErrorKind::NotFound);
-    /// # }
-    /// ```
     #[doc(alias = "try_get_with")]
     // An `async fn` would store its arguments twice, as arguments and as locals, and copy them in each call.
     #[allow(clippy::manual_async_fn)]

@@ -21,6 +21,23 @@ where
 {
     /// Returns the live value of `key`; if there is none, awaits `future`, stores its output and returns it.
     ///
+    /// ```
+    /// use std::time::Duration;
+    /// use fleeting::Cache;
+    ///
+    /// struct Db;
+    /// impl Db {
+    ///     async fn profile(&self, user: &str) -> String { format!("profile of {user}") }
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// let profiles = Cache::<String, String>::builder().time_to_live(Duration::from_secs(60)).build();
+    /// let (db, user) = (Db, "ada".to_owned());
+    /// let profile = profiles.get_or_set(&user, None, db.profile(&user)).await;
+    /// assert_eq!(profile, "profile of ada");
+    /// # }
+    /// ```
+    ///
     /// The future may borrow: it is polled only inside this call. This method shares single flight with the `_with`
     /// methods: one load runs per key, and all callers that wait for it get its result. If the caller whose load runs
     /// is cancelled or panics, one of the waiters continues with its own future or loader. A future that is not needed
@@ -40,25 +57,6 @@ where
     ///
     /// Cancel safe. If the call whose future runs is dropped, that future is dropped, and a waiter continues with its
     /// own future or loader. If there is no waiter, nothing is stored.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use fleeting::Cache;
-    ///
-    /// struct Db;
-    /// impl Db {
-    ///     async fn profile(&self, user: &str) -> String { format!("profile of {user}") }
-    /// }
-    ///
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
-    /// let profiles = Cache::<String, String>::builder().time_to_live(Duration::from_secs(60)).build();
-    /// let (db, user) = (Db, "ada".to_owned());
-    /// let profile = profiles.get_or_set(&user, None, db.profile(&user)).await;
-    /// assert_eq!(profile, "profile of ada");
-    /// # }
-    /// ```
     #[doc(alias = "or_insert_with")]
     #[doc(alias = "get_with")]
     // An `async fn` would store its arguments twice, as arguments and as locals, and copy them in each call.

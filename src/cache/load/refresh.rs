@@ -42,6 +42,19 @@ where
 {
     /// Loads `key` even if it has a live value, replaces that value, and returns the new one.
     ///
+    /// ```
+    /// use std::time::Duration;
+    /// use fleeting::Cache;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// let rates: Cache<String, u32> = Cache::new();
+    /// let hour = Duration::from_secs(3_600);
+    /// rates.set_ex("EUR".to_owned(), 42, hour).await;
+    /// assert_eq!(rates.refresh_with("EUR", hour, async || 43).await, 43);
+    /// assert_eq!(rates.get("EUR").await, Some(43));
+    /// # }
+    /// ```
+    ///
     /// Other calls return the live value until the load ends. Concurrent calls of the key share one load. If a load of
     /// the key is already running, the call waits for that load, whose value may have been read from the source before
     /// this call began. To get a value that was read after a change of the source, [`remove`](Cache::remove) the key
@@ -61,21 +74,6 @@ where
     /// # Cancel safety
     ///
     /// Cancel safe: a cancelled call leaves the old value in the cache.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use fleeting::Cache;
-    ///
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
-    /// let rates: Cache<String, u32> = Cache::new();
-    /// let hour = Duration::from_secs(3_600);
-    /// rates.set_ex("EUR".to_owned(), 42, hour).await;
-    /// assert_eq!(rates.refresh_with("EUR", hour, async || 43).await, 43);
-    /// assert_eq!(rates.get("EUR").await, Some(43));
-    /// # }
-    /// ```
     #[doc(alias = "refresh")]
     #[doc(alias = "reload")]
     pub async fn refresh_with<Q, F, Fut>(&self, key: &Q, ttl: impl TimeToLive<V>, loader: F) -> V

@@ -52,8 +52,8 @@ pub struct Computed<F>(F);
 impl<T> Tagged<Fixed<T>> {
     /// Gives the loaded value this TTL and these tags.
     ///
-    /// `ttl` is a [`Duration`], or an `Option<Duration>`, in which `None` means the default TTL. With no tags, the
-    /// loaded value has none, even if the value that it replaces has some.
+    /// `ttl` is a [`Duration`], or an `Option<Duration>`, in which `None` means the default TTL. If you give no tags,
+    /// the loaded value has none, even if the value that it replaces has some.
     ///
     /// ```
     /// # use std::time::Duration;

@@ -8,7 +8,7 @@ use std::time::Duration;
 ///
 /// `None` means the default TTL of the cache ([`Builder::time_to_live`](crate::Builder::time_to_live)), as for
 /// [`set`](crate::Cache::set); without one, the value is persistent. A closure returns a [`Duration`], and is called
-/// once, when the value has been loaded. Use one for values that contain their own expiry time, such as access tokens.
+/// once, when the value has been loaded. Use one if your values contain their own expiry time, such as access tokens.
 ///
 /// # Examples
 ///

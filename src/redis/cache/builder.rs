@@ -157,6 +157,18 @@ impl<K, V> CacheBuilder<K, V> {
     /// Publishes expirations to [`events`](Cache::events), [`events_lossless`](Cache::events_lossless) and
     /// [`on_expired`](Cache::on_expired). By default, a cache has no events and uses plain commands.
     ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use fleeting::redis::{Cache, Client};
+    /// # async fn f(client: Client) -> Result<(), fleeting::redis::Error> {
+    /// // A subscriber that is down for less than an hour misses nothing.
+    /// let carts: Cache<String, u32> =
+    ///     Cache::builder(&client, "carts").events(Duration::from_secs(3_600)).build()?;
+    /// let mut expired = carts.events_lossless("reminders").await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// The server removes events that are older than `retention`, about a hundred of a shard at a time. The last ones
     /// of a shard remain until it has had no event for `retention`. Younger events are kept until all
     /// [groups](Cache::events_lossless) have acknowledged them, and for at least a minute for the subscribers of
@@ -182,18 +194,6 @@ impl<K, V> CacheBuilder<K, V> {
     /// other programs delete or that the server evicts, so your server should not evict (`maxmemory-policy
     /// noeviction`). If its settings permit evictions, the first subscription logs a warning, unless the Redis user is
     /// not permitted to run `INFO`.
-    ///
-    /// ```no_run
-    /// # use std::time::Duration;
-    /// # use fleeting::redis::{Cache, Client};
-    /// # async fn f(client: Client) -> Result<(), fleeting::redis::Error> {
-    /// // A subscriber that is down for less than an hour misses nothing.
-    /// let carts: Cache<String, u32> =
-    ///     Cache::builder(&client, "carts").events(Duration::from_secs(3_600)).build()?;
-    /// let mut expired = carts.events_lossless("reminders").await?;
-    /// # Ok(())
-    /// # }
-    /// ```
     pub fn events(mut self, retention: Duration) -> Self {
         self.retention = Some(retention);
         self
@@ -288,13 +288,6 @@ impl<K, V> CacheBuilder<K, V> {
     /// may still return a loaded value, while one process loads it again in the background. Defaults to zero: an
     /// expired value is never returned.
     ///
-    /// The server keeps a second copy of such a value until the window ends, and every method that writes becomes a
-    /// script. Either all processes that share a name must set this, or none. Only loaded values become stale, not
-    /// values written by [`set`](Cache::set) and its variants. After any write to a key (by these methods, `update`,
-    /// `remove`, `clear`, or a method that sets its TTL), its previous value is never returned again. A failed refresh
-    /// is retried after a second at the earliest, by any process. With [events](CacheBuilder::events), the event is
-    /// published when the value expires.
-    ///
     /// ```no_run
     /// # use std::time::Duration;
     /// # use fleeting::redis::{Cache, Client};
@@ -308,6 +301,13 @@ impl<K, V> CacheBuilder<K, V> {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// The server keeps a second copy of such a value until the window ends, and every method that writes becomes a
+    /// script. Either all processes that share a name must set this, or none. Only loaded values become stale, not
+    /// values written by [`set`](Cache::set) and its variants. After any write to a key (by these methods, `update`,
+    /// `remove`, `clear`, or a method that sets its TTL), its previous value is never returned again. A failed refresh
+    /// is retried after a second at the earliest, by any process. With [events](CacheBuilder::events), the event is
+    /// published when the value expires.
     pub fn stale_while_revalidate(mut self, window: Duration) -> Self {
         self.stale = window;
         self
@@ -374,6 +374,19 @@ impl<K, V> CacheBuilder<K, V> {
     /// Makes the loader methods refresh a value in the background before it expires, with a probability that increases
     /// toward its deadline.
     ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use fleeting::redis::{Cache, Client};
+    /// # async fn f(client: Client) -> Result<(), fleeting::redis::Error> {
+    /// // The front page is requested all the time: no visitor waits until it is rendered again.
+    /// let pages: Cache<String, String> = Cache::builder(&client, "pages")
+    ///     .time_to_live(Duration::from_secs(10))
+    ///     .refresh_ahead(1.0)
+    ///     .build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// A popular key is then usually reloaded before it expires, so that no caller has to wait for the load. The time
     /// of the refresh depends on `beta` and on the average duration of recent loads in this process (XFetch: Vattani et
     /// al., "Optimal Probabilistic Cache Stampede Prevention", VLDB 2015). A `beta` of 1 suits keys that you read many
@@ -391,27 +404,24 @@ impl<K, V> CacheBuilder<K, V> {
     /// # Panics
     ///
     /// Panics if `beta` is NaN, infinite or negative.
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// # use std::time::Duration;
-    /// # use fleeting::redis::{Cache, Client};
-    /// # async fn f(client: Client) -> Result<(), fleeting::redis::Error> {
-    /// // The front page is requested all the time: no visitor waits until it is rendered again.
-    /// let pages: Cache<String, String> = Cache::builder(&client, "pages")
-    ///     .time_to_live(Duration::from_secs(10))
-    ///     .refresh_ahead(1.0)
-    ///     .build()?;
-    /// # Ok(())
-    /// # }
-    /// ```
     pub fn refresh_ahead(mut self, beta: f64) -> Self {
         self.settings.set_refresh_ahead(beta);
         self
     }
 
     /// Calls `hook` with the key and the error of each background refresh of this process that fails.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use fleeting::redis::{Cache, Client};
+    /// # async fn f(client: Client) -> Result<(), fleeting::redis::Error> {
+    /// let rates: Cache<String, u32> = Cache::builder(&client, "rates")
+    ///     .stale_while_revalidate(Duration::from_secs(600))
+    ///     .on_refresh_error(|currency, error| eprintln!("the rate of {currency} is old: {error:?}"))
+    ///     .build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// While [`stale_while_revalidate`](CacheBuilder::stale_while_revalidate) or
     /// [`refresh_ahead`](CacheBuilder::refresh_ahead) hides the outage of a source from your callers, this hook reports
@@ -425,18 +435,6 @@ impl<K, V> CacheBuilder<K, V> {
     /// forever.
     ///
     /// Defaults to none.
-    ///
-    /// ```no_run
-    /// # use std::time::Duration;
-    /// # use fleeting::redis::{Cache, Client};
-    /// # async fn f(client: Client) -> Result<(), fleeting::redis::Error> {
-    /// let rates: Cache<String, u32> = Cache::builder(&client, "rates")
-    ///     .stale_while_revalidate(Duration::from_secs(600))
-    ///     .on_refresh_error(|currency, error| eprintln!("the rate of {currency} is old: {error:?}"))
-    ///     .build()?;
-    /// # Ok(())
-    /// # }
-    /// ```
     pub fn on_refresh_error(mut self, hook: impl Fn(&K, &dyn Debug) + Send + Sync + 'static) -> Self
     where
         K: DeserializeOwned + 'static,
@@ -455,14 +453,6 @@ impl<K, V> CacheBuilder<K, V> {
     /// before the request was sent. Defaults to one second. With zero, nothing is cached in the process, but concurrent
     /// callers still share a request.
     ///
-    /// In normal operation this setting matters little, because the server reports changes. It bounds the age of cached
-    /// values if a cluster moves a slot, or if a network drops packets without closing the connection. In the second
-    /// case, the connection is probed every second, so that even with a higher setting no cached value is used for
-    /// longer than about 1.5 s.
-    ///
-    /// A call that shares the request of an earlier one gets a value that may be older than the call, at most by the
-    /// time for which the request was in flight.
-    ///
     /// ```no_run
     /// # use std::time::Duration;
     /// # use fleeting::redis::{Cache, Client};
@@ -475,6 +465,14 @@ impl<K, V> CacheBuilder<K, V> {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// In normal operation this setting matters little, because the server reports changes. It bounds the age of cached
+    /// values if a cluster moves a slot, or if a network drops packets without closing the connection. In the second
+    /// case, the connection is probed every second, so that even with a higher setting no cached value is used for
+    /// longer than about 1.5 s.
+    ///
+    /// A call that shares the request of an earlier one gets a value that may be older than the call, at most by the
+    /// time for which the request was in flight.
     pub fn near_max_age(mut self, max_age: Duration) -> Self {
         self.near_max_age = max_age;
         self

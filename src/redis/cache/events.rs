@@ -193,19 +193,6 @@ where
 
     /// Spawns a task that subscribes to `group` and awaits `callback` for each event, one after the other.
     ///
-    /// As with [`events_lossless`](Cache::events_lossless), each event is delivered to one subscriber of the group, at
-    /// least once. It is acknowledged when the callback has returned or panicked. Errors of the subscription are
-    /// logged. A panic in the callback is logged and has no other effect. The closure is cloned for each call, as axum
-    /// does with handlers: share your mutable state in an `Arc`. The task ends with the cache, or if you stop it with
-    /// [`JoinHandle::abort`].
-    ///
-    /// # Errors
-    ///
-    /// [`Error::NoEvents`] if the cache was built without [events](super::CacheBuilder::events), and the errors [of all
-    /// methods](Cache#errors).
-    ///
-    /// # Examples
-    ///
     /// ```no_run
     /// # use std::time::Duration;
     /// # use fleeting::redis::{Cache, Client};
@@ -218,6 +205,17 @@ where
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// As with [`events_lossless`](Cache::events_lossless), each event is delivered to one subscriber of the group, at
+    /// least once. It is acknowledged when the callback has returned or panicked. Errors of the subscription are
+    /// logged. A panic in the callback is logged and has no other effect. The closure is cloned for each call, as axum
+    /// does with handlers: share your mutable state in an `Arc`. The task ends with the cache, or if you stop it with
+    /// [`JoinHandle::abort`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoEvents`] if the cache was built without [events](super::CacheBuilder::events), and the errors [of all
+    /// methods](Cache#errors).
     pub async fn on_expired<F, Fut>(
         &self,
         group: &str,
@@ -304,6 +302,18 @@ impl<K, V> Events<K, V> {
 impl<K, V> LosslessEvents<K, V> {
     /// Acknowledges the previous event and returns the next one; `None` when the stream has ended.
     ///
+    /// ```no_run
+    /// # use fleeting::redis::Cache;
+    /// # async fn f(carts: Cache<String, u32>) -> Result<(), fleeting::redis::Error> {
+    /// let mut expired = carts.events_lossless("reminders").await?;
+    /// while let Some(event) = expired.recv().await {
+    ///     // The next call of `recv` acknowledges it.
+    ///     println!("{} gets a reminder", event?.key);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
     /// - [`Error::Decode`] for an event that cannot be decoded. This is a failed attempt: the event is delivered again
@@ -317,20 +327,6 @@ impl<K, V> LosslessEvents<K, V> {
     ///
     /// If the future is dropped before it completes, no event is lost. The previous event may be acknowledged
     /// nevertheless.
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// # use fleeting::redis::Cache;
-    /// # async fn f(carts: Cache<String, u32>) -> Result<(), fleeting::redis::Error> {
-    /// let mut expired = carts.events_lossless("reminders").await?;
-    /// while let Some(event) = expired.recv().await {
-    ///     // The next call of `recv` acknowledges it.
-    ///     println!("{} gets a reminder", event?.key);
-    /// }
-    /// # Ok(())
-    /// # }
-    /// ```
     pub async fn recv(&mut self) -> Option<Result<Event<K, V>, Error>> {
         poll_fn(|cx| self.poll_event(cx)).await
     }
@@ -368,22 +364,6 @@ impl<K, V> LosslessEvents<K, V> {
     /// Gives the latest event back, to be delivered again in `delay` to any subscriber of the group; returns false if
     /// there is none, or if it was acknowledged or given back already.
     ///
-    /// This counts as a failed attempt: see [`fail`](LosslessEvents::fail). This subscriber renews its lease until the
-    /// delay has passed. If the subscription is dropped before, the event is delivered again after the delay or its
-    /// lease, whichever is shorter. If the process crashes, the event is delivered again when the lease has expired,
-    /// and the attempt does not count. No round trip: the task of the subscription informs the server with its next
-    /// poll.
-    ///
-    /// # Errors
-    ///
-    /// None at present.
-    ///
-    /// # Cancel safety
-    ///
-    /// The event is given back at the first poll of the future, which completes it.
-    ///
-    /// # Examples
-    ///
     /// ```no_run
     /// # use std::time::Duration;
     /// # use fleeting::redis::Cache;
@@ -401,17 +381,12 @@ impl<K, V> LosslessEvents<K, V> {
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn retry_in(&mut self, delay: Duration) -> Result<bool, Error> {
-        Ok(self.give_back(RetryAfter::Delay(delay), None))
-    }
-
-    /// Gives the latest event back because its processing failed, to be delivered again after a backoff of 1 s, which
-    /// doubles with each failed attempt up to 1 min, with jitter. Returns false if there is no such event, or if it was
-    /// acknowledged or given back already.
     ///
-    /// An event whose processing failed 16 times is dead: `reason` is logged as an error, and the event is not
-    /// delivered again. It was delivered, so it does not count as [missed](Error::Missed); an event that could not be
-    /// decoded 16 times does, when its retention has passed. Crashes of subscribers are not failed attempts.
+    /// This counts as a failed attempt: see [`fail`](LosslessEvents::fail). This subscriber renews its lease until the
+    /// delay has passed. If the subscription is dropped before, the event is delivered again after the delay or its
+    /// lease, whichever is shorter. If the process crashes, the event is delivered again when the lease has expired,
+    /// and the attempt does not count. No round trip: the task of the subscription informs the server with its next
+    /// poll.
     ///
     /// # Errors
     ///
@@ -419,9 +394,14 @@ impl<K, V> LosslessEvents<K, V> {
     ///
     /// # Cancel safety
     ///
-    /// The same as for [`retry_in`](LosslessEvents::retry_in).
-    ///
-    /// # Examples
+    /// The event is given back at the first poll of the future, which completes it.
+    pub async fn retry_in(&mut self, delay: Duration) -> Result<bool, Error> {
+        Ok(self.give_back(RetryAfter::Delay(delay), None))
+    }
+
+    /// Gives the latest event back because its processing failed, to be delivered again after a backoff of 1 s, which
+    /// doubles with each failed attempt up to 1 min, with jitter. Returns false if there is no such event, or if it was
+    /// acknowledged or given back already.
     ///
     /// ```no_run
     /// # use fleeting::redis::Cache;
@@ -436,6 +416,18 @@ impl<K, V> LosslessEvents<K, V> {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// An event whose processing failed 16 times is dead: `reason` is logged as an error, and the event is not
+    /// delivered again. It was delivered, so it does not count as [missed](Error::Missed); an event that could not be
+    /// decoded 16 times does, when its retention has passed. Crashes of subscribers are not failed attempts.
+    ///
+    /// # Errors
+    ///
+    /// None at present.
+    ///
+    /// # Cancel safety
+    ///
+    /// The same as for [`retry_in`](LosslessEvents::retry_in).
     pub async fn fail(&mut self, reason: impl Into<String>) -> Result<bool, Error> {
         Ok(self.give_back(RetryAfter::Backoff, Some(reason.into())))
     }

@@ -42,6 +42,15 @@ impl<K, V> Cache<K, V> {
     /// Removes a [group](Cache::events_lossless) permanently, with the events that it has not acknowledged; returns
     /// whether there was such a group.
     ///
+    /// ```no_run
+    /// # use fleeting::redis::Cache;
+    /// # async fn f(carts: Cache<String, u32>) -> Result<(), fleeting::redis::Error> {
+    /// // This release sends no reminders any more.
+    /// carts.remove_group("reminders").await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// Its subscribers, in all processes, receive the events that they have already read, then
     /// [`Error::GroupRemoved`], and then the end of the stream. A later subscription with that name creates a new
     /// group, which receives the events from then on. The same applies to a group that another program has destroyed
@@ -58,17 +67,6 @@ impl<K, V> Cache<K, V> {
     /// # Cancel safety
     ///
     /// If the future is dropped before it completes, the group may be removed in some of the shards.
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// # use fleeting::redis::Cache;
-    /// # async fn f(carts: Cache<String, u32>) -> Result<(), fleeting::redis::Error> {
-    /// // This release sends no reminders any more.
-    /// carts.remove_group("reminders").await?;
-    /// # Ok(())
-    /// # }
-    /// ```
     pub async fn remove_group(&self, group: &str) -> Result<bool, Error> {
         self.require_events()?;
         let (commands, client) = (self.commands(), self.client());

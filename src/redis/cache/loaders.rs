@@ -27,6 +27,20 @@ where
     /// Returns the live value of `key`, or else loads it with `loader` and writes the result with the TTL `ttl`, which
     /// starts when the load ends.
     ///
+    /// ```no_run
+    /// use std::time::Duration;
+    /// use fleeting::redis::{Cache, Client};
+    ///
+    /// # async fn f() -> Result<(), fleeting::redis::Error> {
+    /// let client = Client::connect("redis://127.0.0.1:6379").await?;
+    /// let users: Cache<u64, String> = Cache::new(&client, "users")?;
+    /// let minute = Duration::from_secs(60);
+    /// let name = users.get_or_set_with(&7, minute, async || "Ada".to_owned()).await?;
+    /// assert_eq!(name, "Ada");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// One loader runs per key across all processes that share the cache, no matter how many callers wait. The loading
     /// process holds a lease on the key and renews it. If the call is dropped or panics, the lease is released. If the
     /// process crashes, the runtime of the call shuts down, or the server cannot be reached, the lease expires after
@@ -73,20 +87,6 @@ where
     ///
     /// Cancel safe. If the call that runs the loader is dropped, its loader is dropped, and a waiter starts its own. If
     /// no waiter is left, nothing is written.
-    ///
-    /// ```no_run
-    /// use std::time::Duration;
-    /// use fleeting::redis::{Cache, Client};
-    ///
-    /// # async fn f() -> Result<(), fleeting::redis::Error> {
-    /// let client = Client::connect("redis://127.0.0.1:6379").await?;
-    /// let users: Cache<u64, String> = Cache::new(&client, "users")?;
-    /// let minute = Duration::from_secs(60);
-    /// let name = users.get_or_set_with(&7, minute, async || "Ada".to_owned()).await?;
-    /// assert_eq!(name, "Ada");
-    /// # Ok(())
-    /// # }
-    /// ```
     pub fn get_or_set_with<Q, F, Fut>(
         &self,
         key: &Q,
@@ -114,6 +114,19 @@ where
     /// [`get_or_set_with`](Cache::get_or_set_with). The outer `Result` contains the errors of the server, and the inner
     /// one those of the loader.
     ///
+    /// ```no_run
+    /// use std::{io, time::Duration};
+    /// use fleeting::redis::Cache;
+    ///
+    /// # async fn f(files: Cache<String, String>) -> Result<(), fleeting::redis::Error> {
+    /// let minute = Duration::from_secs(60);
+    /// let read = async || Err(io::Error::from(io::ErrorKind::NotFound));
+    /// let error = files.get_or_try_set_with("motd", minute, read).await?.unwrap_err();
+    /// assert_eq!(error.kind(), io::ErrorKind::NotFound);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// If the load fails, all waiters in this process get the loader's error. Waiters in other processes, and waiters
     /// that expect another error type, run their own loaders. With
     /// [`negative_ttl`](super::CacheBuilder::negative_ttl), this process keeps the error; otherwise the next call loads
@@ -130,19 +143,6 @@ where
     /// # Cancel safety
     ///
     /// Cancel safe.
-    ///
-    /// ```no_run
-    /// use std::{io, time::Duration};
-    /// use fleeting::redis::Cache;
-    ///
-    /// # async fn f(files: Cache<String, String>) -> Result<(), fleeting::redis::Error> {
-    /// let minute = Duration::from_secs(60);
-    /// let read = async || Err(io::Error::from(io::ErrorKind::NotFound));
-    /// let error = files.get_or_try_set_with("motd", minute, read).await?.unwrap_err();
-    /// assert_eq!(error.kind(), io::ErrorKind::NotFound);
-    /// # Ok(())
-    /// # }
-    /// ```
     pub fn get_or_try_set_with<Q, E, F, Fut>(
         &self,
         key: &Q,

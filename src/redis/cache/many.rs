@@ -85,6 +85,16 @@ where
 
     /// Writes each value at its key with the TTL `ttl`, or with the default TTL if `ttl` is `None` (Redis: `MSET`).
     ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use fleeting::redis::Cache;
+    /// # async fn f(users: Cache<u64, String>) -> Result<(), fleeting::redis::Error> {
+    /// let rows = [(1, "Ada".to_owned()), (2, "Bob".to_owned())]; // one query for all
+    /// users.set_many(rows, Some(Duration::from_secs(60))).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// If a key occurs twice, the last value wins. Takes one round trip per shard (of 16, four at a time), and another
     /// for each further mebibyte of values or 500 keys of a shard. Each round trip is one script; the call as a whole
     /// is not atomic.
@@ -97,18 +107,6 @@ where
     /// # Cancel safety
     ///
     /// If the future is dropped before it completes, some of the values may have been written.
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// # use std::time::Duration;
-    /// # use fleeting::redis::Cache;
-    /// # async fn f(users: Cache<u64, String>) -> Result<(), fleeting::redis::Error> {
-    /// let rows = [(1, "Ada".to_owned()), (2, "Bob".to_owned())]; // one query for all
-    /// users.set_many(rows, Some(Duration::from_secs(60))).await?;
-    /// # Ok(())
-    /// # }
-    /// ```
     #[doc(alias = "MSET")]
     pub fn set_many(
         &self,

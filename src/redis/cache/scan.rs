@@ -180,6 +180,15 @@ where
 
     /// Removes all entries that are present during the whole call (Redis: `SCAN`, `UNLINK`).
     ///
+    /// ```no_run
+    /// # use fleeting::redis::Cache;
+    /// # async fn f(templates: Cache<String, String>) -> Result<(), fleeting::redis::Error> {
+    /// // A deployment replaced all templates.
+    /// templates.clear().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// The server examines all its keys, as for [`iter`](Cache::iter), a thousand per round trip. Pages with keys of
     /// this cache take another round trip. Entries that have already expired are still reported as events. Values that
     /// are being [loaded](Cache::get_or_set_with) by any process are not cached. To achieve this, 16 small keys are
@@ -189,17 +198,6 @@ where
     /// # Cancel safety
     ///
     /// If the future is dropped before it completes, some of the entries may have been removed.
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// # use fleeting::redis::Cache;
-    /// # async fn f(templates: Cache<String, String>) -> Result<(), fleeting::redis::Error> {
-    /// // A deployment replaced all templates.
-    /// templates.clear().await?;
-    /// # Ok(())
-    /// # }
-    /// ```
     pub async fn clear(&self) -> Result<(), Error> {
         // Before the scan: a load that published its value during the scan could be skipped by it.
         let loads = (0..SHARDS).map(async |shard| {

@@ -20,9 +20,25 @@ where
     /// Sets the value of `key` with the given TTL and tags, and returns the live value it replaced.
     /// [`remove_tag`](Cache::remove_tag) with any of the tags removes the value.
     ///
+    /// ```no_run
+    /// use std::time::Duration;
+    /// use fleeting::redis::Cache;
+    ///
+    /// # async fn f(pages: Cache<String, String>) -> Result<(), fleeting::redis::Error> {
+    /// let hour = Duration::from_secs(3_600);
+    /// pages.set_tagged("/ada".into(), "...".into(), hour, ["user:ada", "layout"]).await?;
+    /// pages.set_tagged("/bob".into(), "...".into(), hour, ["user:bob", "layout"]).await?;
+    ///
+    /// pages.remove_tag("user:ada").await?;
+    /// assert_eq!(pages.get("/ada").await?, None);
+    /// assert!(pages.get("/bob").await?.is_some());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// Tags belong to the value. A new value has only the tags it is written with, so [`set`](Cache::set) and the like
-    /// leave it without tags. [`update`](Cache::update) and methods that change the TTL keep the tags, and so does a refresh.
-    /// [`Tagged`](crate::Tagged) gives tags to loaded values.
+    /// leave it without tags. [`update`](Cache::update) and methods that change the TTL keep the tags, and so does a
+    /// refresh. [`Tagged`](crate::Tagged) gives tags to loaded values.
     ///
     /// # Cost
     ///
@@ -40,24 +56,6 @@ where
     ///
     /// The errors [of all methods](Cache#errors). [`Error::Unanswered`] if the value was written, but the tags of the
     /// replaced value could not be checked.
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// use std::time::Duration;
-    /// use fleeting::redis::Cache;
-    ///
-    /// # async fn f(pages: Cache<String, String>) -> Result<(), fleeting::redis::Error> {
-    /// let hour = Duration::from_secs(3_600);
-    /// pages.set_tagged("/ada".into(), "...".into(), hour, ["user:ada", "layout"]).await?;
-    /// pages.set_tagged("/bob".into(), "...".into(), hour, ["user:bob", "layout"]).await?;
-    ///
-    /// pages.remove_tag("user:ada").await?;
-    /// assert_eq!(pages.get("/ada").await?, None);
-    /// assert!(pages.get("/bob").await?.is_some());
-    /// # Ok(())
-    /// # }
-    /// ```
     pub fn set_tagged(
         &self,
         key: K,
@@ -84,24 +82,6 @@ where
 
     /// Removes all values that have the tag `tag`.
     ///
-    /// When this method returns, no method of any process returns one of these values any more, and they expire without
-    /// an event. A value that had expired before, but whose event was not published yet, has no event either. The
-    /// server frees the memory of a value when it expires or is overwritten. A value that is being
-    /// loaded is not cached if it is to have the tag ([`Tagged`](crate::Tagged)), or if the value that it replaces has it.
-    ///
-    /// Takes two round trips of 16 small commands, for any number of values. If more than 10,000 tags are removed during a load whose
-    /// value is to have tags, the value is not cached.
-    ///
-    /// # Errors
-    ///
-    /// The errors [of all methods](Cache#errors). After an error, some of the values may have been removed.
-    ///
-    /// # Cancel safety
-    ///
-    /// If the future is dropped before it completes, some of the values may have been removed.
-    ///
-    /// # Examples
-    ///
     /// ```no_run
     /// # use std::time::Duration;
     /// # use fleeting::redis::Cache;
@@ -114,6 +94,22 @@ where
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// When this method returns, no method of any process returns one of these values any more, and they expire without
+    /// an event. A value that had expired before, but whose event was not published yet, has no event either. The
+    /// server frees the memory of a value when it expires or is overwritten. A value that is being loaded is not cached
+    /// if it is to have the tag ([`Tagged`](crate::Tagged)), or if the value that it replaces has it.
+    ///
+    /// Takes two round trips of 16 small commands, for any number of values. If more than 10,000 tags are removed
+    /// during a load whose value is to have tags, the value is not cached.
+    ///
+    /// # Errors
+    ///
+    /// The errors [of all methods](Cache#errors). After an error, some of the values may have been removed.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped before it completes, some of the values may have been removed.
     pub async fn remove_tag(&self, tag: &str) -> Result<(), Error> {
         // Sent once: a late copy would remove values that were written after the call.
         let (commands, client) = (self.commands(), self.client());

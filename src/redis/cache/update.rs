@@ -19,17 +19,6 @@ where
     /// Changes the live value of `key` atomically and keeps its TTL. Returns the result of `change`, or `None` if there
     /// is no live value.
     ///
-    /// The value is read, changed in this process, and written if it is still the same: two round trips. If another
-    /// client changed it in the meantime, `change` is called again with the new value, at the cost of one more round
-    /// trip. So your `change` should have no effect other than on the value.
-    ///
-    /// # Errors
-    ///
-    /// The errors [of all methods](Cache#errors), and [`Error::Contended`] if other clients changed the value before
-    /// each attempt to write it, until the client's timeout had passed.
-    ///
-    /// # Examples
-    ///
     /// ```no_run
     /// # use fleeting::redis::Cache;
     /// # async fn f(carts: Cache<String, Vec<String>>) -> Result<(), fleeting::redis::Error> {
@@ -41,6 +30,15 @@ where
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// The value is read, changed in this process, and written if it is still the same: two round trips. If another
+    /// client changed it in the meantime, `change` is called again with the new value, at the cost of one more round
+    /// trip. So your `change` should have no effect other than on the value.
+    ///
+    /// # Errors
+    ///
+    /// The errors [of all methods](Cache#errors), and [`Error::Contended`] if other clients changed the value before
+    /// each attempt to write it, until the client's timeout had passed.
     pub async fn update<Q, R>(
         &self,
         key: &Q,

@@ -212,6 +212,15 @@ impl ClientBuilder {
     /// Sets the maximum size of a reply. A call with a larger one fails with [`Error::Server`], and its connection is
     /// closed, so that a faulty server cannot fill the memory of this process.
     ///
+    /// ```no_run
+    /// # use fleeting::redis::Client;
+    /// # async fn f() -> Result<(), fleeting::redis::Error> {
+    /// // No reply may take more than 16 MB of this small machine.
+    /// let client = Client::builder("redis://127.0.0.1:6379").max_reply_bytes(16_000_000).connect().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// A reply has a size of its bytes plus 64 for each of its parts, such as a member of a set. Methods that read many
     /// values read them in replies of about a mebibyte or a single larger value. So only
     /// [`ExpiringSet::elements`](super::super::ExpiringSet::elements) and [`range`](super::super::ExpiringSet::range),
@@ -224,15 +233,6 @@ impl ClientBuilder {
     /// maximum.
     ///
     /// Defaults to [`max_value_bytes`](Self::max_value_bytes) plus 64 MiB.
-    ///
-    /// ```no_run
-    /// # use fleeting::redis::Client;
-    /// # async fn f() -> Result<(), fleeting::redis::Error> {
-    /// // No reply may take more than 16 MB of this small machine.
-    /// let client = Client::builder("redis://127.0.0.1:6379").max_reply_bytes(16_000_000).connect().await?;
-    /// # Ok(())
-    /// # }
-    /// ```
     pub fn max_reply_bytes(mut self, bytes: usize) -> Self {
         self.max_reply_bytes = Some(bytes);
         self

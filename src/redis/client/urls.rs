@@ -2,6 +2,15 @@
 
 /// One URL of a server, or several URLs of the nodes of a cluster.
 ///
+/// ```no_run
+/// # use fleeting::redis::Client;
+/// # async fn f() -> Result<(), fleeting::redis::Error> {
+/// let client = Client::connect("rediss://user:password@cache.example.com").await?;
+/// let cluster = Client::connect(["redis://10.0.0.1", "redis://10.0.0.2"]).await?;
+/// # Ok(())
+/// # }
+/// ```
+///
 /// | URL | connects to |
 /// | --- | --- |
 /// | `redis://[user:password@]host[:port][/db]` | a server |

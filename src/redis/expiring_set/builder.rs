@@ -71,13 +71,6 @@ impl<T> ExpiringSet<T> {
     /// Returns a set shared with programs that use the article's functions or `ExpiringPriorityQueue` with JSON: the
     /// sorted set at exactly `key`, without a prefix, whose scores are Unix seconds.
     ///
-    /// * Scores are not rounded to milliseconds. A score is a double, with a resolution of a quarter of a microsecond
-    ///   at present. Members with equal scores are ordered by their bytes, as in those programs.
-    /// * [`extend`](Self::extend) gives each member a score one microsecond after the previous member's.
-    /// * The key gets no expiry, because it would also delete the members of the other programs.
-    /// * Members are compared by their bytes. Other JSON encoders may write blanks after `:` and `,` and escape
-    ///   non-ASCII characters, so that a value may be in the set twice. ASCII strings and numbers are not affected.
-    ///
     /// ```no_run
     /// # use std::time::Duration;
     /// # use fleeting::redis::{Client, ExpiringSet};
@@ -87,6 +80,13 @@ impl<T> ExpiringSet<T> {
     /// let online: ExpiringSet<String> = ExpiringSet::compat(&client, "online", minute);
     /// # }
     /// ```
+    ///
+    /// * Scores are not rounded to milliseconds. A score is a double, with a resolution of a quarter of a microsecond
+    ///   at present. Members with equal scores are ordered by their bytes, as in those programs.
+    /// * [`extend`](Self::extend) gives each member a score one microsecond after the previous member's.
+    /// * The key gets no expiry, because it would also delete the members of the other programs.
+    /// * Members are compared by their bytes. Other JSON encoders may write blanks after `:` and `,` and escape
+    ///   non-ASCII characters, so that a value may be in the set twice. ASCII strings and numbers are not affected.
     pub fn compat(client: &Client, key: impl Into<String>, ttl: Duration) -> Self {
         let key = key.into().into_bytes();
         Self::with(client.clone(), key, ttl, Format::Json, ScoreUnit::Seconds)

@@ -5,6 +5,18 @@ use crate::rate_limit::{self, Limit, Limited, PerLimit, Window};
 
 /// Decision of a [`RateLimiter`](super::RateLimiter) while its server fails: it cannot be reached, does not answer in
 /// time, or refuses the call.
+///
+/// ```no_run
+/// # use fleeting::{Limit, redis::{Client, OnError, RateLimiter}};
+/// # async fn f(client: Client) -> Result<(), fleeting::redis::Error> {
+/// // A shop that sells without limits is better than one that is closed.
+/// let orders: RateLimiter<String> = RateLimiter::builder(&client, "orders")
+///     .limit(Limit::per_minute(10))
+///     .on_error(OnError::Allow)
+///     .build()?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum OnError {

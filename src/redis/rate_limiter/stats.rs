@@ -6,6 +6,16 @@ use super::breaker::Breaker;
 use crate::rate_limit::COUNTED;
 
 /// Statistics of a [`RateLimiter`](super::RateLimiter) in this process.
+///
+/// ```no_run
+/// # use fleeting::redis::RateLimiter;
+/// # fn f(limiter: RateLimiter<String>) {
+/// let stats = limiter.stats();
+/// if stats.by_policy > 0 {
+///     println!("{} checks without the server, {} errors", stats.by_policy, stats.errors);
+/// }
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]

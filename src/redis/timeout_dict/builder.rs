@@ -87,6 +87,16 @@ impl<K, V> TimeoutDict<K, V> {
     /// `timeout_dict_set`) with deadlines in Unix seconds, and a hash for each key at exactly that key, without a
     /// prefix.
     ///
+    /// ```no_run
+    /// # use std::collections::HashMap;
+    /// # use fleeting::redis::{Client, TimeoutDict};
+    /// # fn f(client: Client) {
+    /// // Take over from a Python program while it still runs.
+    /// let sessions: TimeoutDict<String, HashMap<String, String>> =
+    ///     TimeoutDict::compat(&client, "timeout_dict_set");
+    /// # }
+    /// ```
+    ///
     /// * A value is a map or a struct of strings; fields that are `None` are left out. Any other value is
     ///   [`Error::Encode`].
     /// * An entry whose deadline was removed by the original's `remove_timeout` is not in the sorted set: it can be
@@ -100,16 +110,6 @@ impl<K, V> TimeoutDict<K, V> {
     /// * A deadline of the original without data is not an entry. It stays, and is skipped for a minute.
     /// * All deadlines are in one sorted set, which a cluster keeps in another slot than most of the keys. Scripts fail
     ///   there, unless `set` and all keys share a hash tag.
-    ///
-    /// ```no_run
-    /// # use std::collections::HashMap;
-    /// # use fleeting::redis::{Client, TimeoutDict};
-    /// # fn f(client: Client) {
-    /// // Take over from a Python program while it still runs.
-    /// let sessions: TimeoutDict<String, HashMap<String, String>> =
-    ///     TimeoutDict::compat(&client, "timeout_dict_set");
-    /// # }
-    /// ```
     pub fn compat(client: &Client, set: impl Into<String>) -> Self {
         let set = set.into();
         let layout = Layout::compat(set.clone());

@@ -107,20 +107,6 @@ impl<K, V> Claim<K, V> {
     /// Removes the entry, because you have processed it; returns false if the claim is void. For each value that was
     /// set, at most one call of `ack` returns `true`.
     ///
-    /// One round trip, one script.
-    ///
-    /// # Errors
-    ///
-    /// After [`Error::Unanswered`], the entry may or may not have been removed. If not, and after any other error, it
-    /// is due again when the lease expires.
-    ///
-    /// # Cancel safety
-    ///
-    /// If the future is dropped before its first poll, the claim is dropped with it and fails. If it is dropped later,
-    /// the server may still execute the ack; if it does not, the entry is due again when the lease expires.
-    ///
-    /// # Examples
-    ///
     /// ```no_run
     /// # use std::time::Duration;
     /// # use fleeting::redis::TimeoutDict;
@@ -132,6 +118,18 @@ impl<K, V> Claim<K, V> {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// One round trip, one script.
+    ///
+    /// # Errors
+    ///
+    /// After [`Error::Unanswered`], the entry may or may not have been removed. If not, and after any other error, it
+    /// is due again when the lease expires.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped before its first poll, the claim is dropped with it and fails. If it is dropped later,
+    /// the server may still execute the ack; if it does not, the entry is due again when the lease expires.
     pub async fn ack(mut self) -> Result<bool, Error> {
         let Some((lease_end, _)) = self.end().await else { return Ok(false) };
         let Delivery { state, key, .. } = &self.delivery;
@@ -144,6 +142,19 @@ impl<K, V> Claim<K, V> {
     }
 
     /// Returns the entry to the dictionary, due in `delay`; returns false if the claim is void.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use fleeting::redis::TimeoutDict;
+    /// # async fn f(mails: TimeoutDict<String, String>) -> Result<(), fleeting::redis::Error> {
+    /// # let is_mailbox_full = async |_: &str| true;
+    /// let mail = mails.next_claim(Duration::from_secs(60)).await?;
+    /// if is_mailbox_full(mail.key()).await {
+    ///     mail.retry_in(Duration::from_secs(3_600)).await?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// This counts as a failed attempt: after the last allowed attempt, the entry becomes a dead letter, regardless of
     /// `delay`. If the delay ends after the year 2255, the entry is never due again.
@@ -158,21 +169,6 @@ impl<K, V> Claim<K, V> {
     ///
     /// If the future is dropped before its first poll, the claim is dropped with it and fails. If it is dropped later,
     /// the server may still execute the call; if it does not, the entry is due again when the lease expires.
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// # use std::time::Duration;
-    /// # use fleeting::redis::TimeoutDict;
-    /// # async fn f(mails: TimeoutDict<String, String>) -> Result<(), fleeting::redis::Error> {
-    /// # let is_mailbox_full = async |_: &str| true;
-    /// let mail = mails.next_claim(Duration::from_secs(60)).await?;
-    /// if is_mailbox_full(mail.key()).await {
-    ///     mail.retry_in(Duration::from_secs(3_600)).await?;
-    /// }
-    /// # Ok(())
-    /// # }
-    /// ```
     pub async fn retry_in(self, delay: Duration) -> Result<bool, Error> {
         self.end_failed(Some(delay), None).await
     }
@@ -180,6 +176,19 @@ impl<K, V> Claim<K, V> {
     /// Returns the entry to the dictionary as a failed attempt with a reason, due again after its backoff; returns
     /// false if the claim is void, or if its lease has expired: the attempt then has failed already, without a reason,
     /// and the entry is due (or a dead letter) without a backoff.
+    ///
+    /// ```no_run
+    /// # async fn send(_: &str) -> Result<(), std::io::Error> { Ok(()) }
+    /// # async fn f(mails: fleeting::redis::TimeoutDict<String, String>) -> Result<(), fleeting::redis::Error> {
+    /// use std::time::Duration;
+    ///
+    /// let mail = mails.next_claim(Duration::from_secs(60)).await?;
+    /// match send(mail.value()).await {
+    ///     Ok(()) => mail.ack().await?,
+    ///     Err(error) => mail.fail(error.to_string()).await?,
+    /// };
+    /// # Ok(()) }
+    /// ```
     ///
     /// Differs from a drop of the claim in that the call waits for the server, and in the reason, which
     /// [`dead_letters`](super::TimeoutDict::dead_letters) returns if the entry becomes a dead letter. It replaces the
@@ -195,21 +204,6 @@ impl<K, V> Claim<K, V> {
     /// # Cancel safety
     ///
     /// The same as for [`retry_in`](Self::retry_in): if the future is dropped, the reason may not be recorded.
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// # async fn send(_: &str) -> Result<(), std::io::Error> { Ok(()) }
-    /// # async fn f(mails: fleeting::redis::TimeoutDict<String, String>) -> Result<(), fleeting::redis::Error> {
-    /// use std::time::Duration;
-    ///
-    /// let mail = mails.next_claim(Duration::from_secs(60)).await?;
-    /// match send(mail.value()).await {
-    ///     Ok(()) => mail.ack().await?,
-    ///     Err(error) => mail.fail(error.to_string()).await?,
-    /// };
-    /// # Ok(()) }
-    /// ```
     pub async fn fail(self, reason: impl Into<String>) -> Result<bool, Error> {
         let reason = cut_reason(reason.into());
         self.end_failed(None, Some(reason)).await
@@ -229,6 +223,19 @@ impl<K, V> Claim<K, V> {
     /// Returns the entry to the dictionary as if it had not been delivered: it is due immediately, with its original
     /// deadline, and this does not count as a failed attempt; returns false if the claim is void.
     ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use fleeting::redis::TimeoutDict;
+    /// # async fn f(jobs: TimeoutDict<String, u32>) -> Result<(), fleeting::redis::Error> {
+    /// # let is_shutting_down = || true;
+    /// let job = jobs.next_claim(Duration::from_secs(60)).await?;
+    /// if is_shutting_down() {
+    ///     job.release().await?; // another worker gets it now
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// When your worker shuts down, release the claims that it has not begun, so that a restart does not use up
     /// [attempts](super::TimeoutDictBuilder::max_attempts). After the end of the lease, you can still
     /// release a claim that is not void, even if its entry is a dead letter by then.
@@ -243,21 +250,6 @@ impl<K, V> Claim<K, V> {
     /// # Cancel safety
     ///
     /// The same as for [`retry_in`](Self::retry_in).
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// # use std::time::Duration;
-    /// # use fleeting::redis::TimeoutDict;
-    /// # async fn f(jobs: TimeoutDict<String, u32>) -> Result<(), fleeting::redis::Error> {
-    /// # let is_shutting_down = || true;
-    /// let job = jobs.next_claim(Duration::from_secs(60)).await?;
-    /// if is_shutting_down() {
-    ///     job.release().await?; // another worker gets it now
-    /// }
-    /// # Ok(())
-    /// # }
-    /// ```
     pub async fn release(mut self) -> Result<bool, Error> {
         let Some((lease_end, score)) = self.end().await else { return Ok(false) };
         let Delivery { state, key, .. } = &self.delivery;

@@ -27,6 +27,16 @@ where
     /// Removes and returns at most `max` due entries, the [oldest first](#order). Entries are delivered at most once:
     /// they are lost if the caller crashes.
     ///
+    /// ```no_run
+    /// # use fleeting::redis::TimeoutDict;
+    /// # async fn f(sessions: TimeoutDict<String, u64>) -> Result<(), fleeting::redis::Error> {
+    /// for (token, user) in sessions.take_expired(100).await? {
+    ///     println!("the session {token} of user {user} has ended");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// The call first leases the entries, for twice the client's timeout but at most ten seconds, and then confirms
     /// that it received them. So the entries of a lost or late reply become due again after the lease, and a call that
     /// returns an error has removed nothing. There is one exception: if the reply to the confirmation is lost, and the
@@ -37,18 +47,6 @@ where
     ///
     /// If the future is dropped, a task returns the entries that it has taken, with their deadlines. They are lost if
     /// the process or the runtime ends before that.
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// # use fleeting::redis::TimeoutDict;
-    /// # async fn f(sessions: TimeoutDict<String, u64>) -> Result<(), fleeting::redis::Error> {
-    /// for (token, user) in sessions.take_expired(100).await? {
-    ///     println!("the session {token} of user {user} has ended");
-    /// }
-    /// # Ok(())
-    /// # }
-    /// ```
     #[doc(alias = "ZPOPMIN")]
     pub async fn take_expired(&self, max: usize) -> Result<Vec<(K, V)>, Error> {
         self.take(CollectMode::Take, max).await
@@ -56,16 +54,6 @@ where
 
     /// Claims at most `max` due entries for `lease`, the [oldest first](#order). Entries are delivered at least once:
     /// an entry that is not acked within the lease is delivered again.
-    ///
-    /// Each entry is returned as a [`Claim`]; call [`Claim::ack`] when the work is done. If a claim is dropped, for
-    /// example because of an error or a panic, its entry is due again after a
-    /// [backoff](super::TimeoutDictBuilder::backoff). If the process crashes, the entry is due again as soon as the
-    /// lease expires. A lease is at most 35 years long; a lease of zero expires immediately.
-    ///
-    /// # Cancel safety
-    ///
-    /// If the future is dropped, a task returns the entries that it has claimed. If that fails, they are due again when
-    /// the lease expires.
     ///
     /// ```no_run
     /// # async fn f(logins: fleeting::redis::TimeoutDict<String, u32>) -> Result<(), fleeting::redis::Error> {
@@ -81,6 +69,16 @@ where
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// Each entry is returned as a [`Claim`]; call [`Claim::ack`] when the work is done. If a claim is dropped, for
+    /// example because of an error or a panic, its entry is due again after a
+    /// [backoff](super::TimeoutDictBuilder::backoff). If the process crashes, the entry is due again as soon as the
+    /// lease expires. A lease is at most 35 years long; a lease of zero expires immediately.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, a task returns the entries that it has claimed. If that fails, they are due again when
+    /// the lease expires.
     pub async fn claim_expired(
         &self,
         max: usize,
@@ -93,6 +91,17 @@ where
     /// Waits until an entry is due, then removes and returns it. The entry is delivered at most once, as by
     /// [`take_expired`](Self::take_expired).
     ///
+    /// ```no_run
+    /// # use fleeting::redis::TimeoutDict;
+    /// # async fn f(sessions: TimeoutDict<String, u64>) -> Result<(), fleeting::redis::Error> {
+    /// loop {
+    ///     let (token, user) = sessions.next_expired().await?;
+    ///     println!("the session {token} of user {user} has ended");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// The call sleeps until the earliest deadline or end of a lease. It knows the next few deadlines of each shard,
     /// for at most [`ask_every`](super::TimeoutDictBuilder::ask_every), because other processes may set entries with
     /// earlier deadlines. So a call that finds an entry takes two scripts and rarely a command more; while there is a
@@ -104,19 +113,6 @@ where
     ///
     /// Cancel safe, as [`take_expired`](Self::take_expired); the next waiter takes its place. A future that has begun
     /// to wait but is no longer polled blocks the waiters behind it.
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// # use fleeting::redis::TimeoutDict;
-    /// # async fn f(sessions: TimeoutDict<String, u64>) -> Result<(), fleeting::redis::Error> {
-    /// loop {
-    ///     let (token, user) = sessions.next_expired().await?;
-    ///     println!("the session {token} of user {user} has ended");
-    /// }
-    /// # Ok(())
-    /// # }
-    /// ```
     pub async fn next_expired(&self) -> Result<(K, V), Error> {
         self.next(CollectMode::Take).await.map(into_taken)
     }
