@@ -75,7 +75,7 @@ pub(crate) fn page(quick: bool) -> String {
          last, divided by the calls of one thread, and in brackets as a multiple of `DashMap`. Medians of rounds in which \
          all candidates take turns. {ENTRIES} entries, 20-byte `String` keys, `Arc` values. moka's TTL is that of the \
          cache, a day; `DashMap` and quick_cache have none.\n\n\
-         The page `docs/decisions/cache-lines.md` says which memory a call writes, and what to expect of more \
+         The page `docs/decisions/cache-lines.md` lists the memory that a call writes, and the expectations for more \
          processors than were measured here. Tables of larger machines are welcome.\n\n",
     );
     head(&mut page, "", &NAMES);

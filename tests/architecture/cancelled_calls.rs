@@ -45,6 +45,8 @@ where
         async { 1 }
     }
     pub fn len(&self) -> usize { 0 }
+    #[deprecated]
+    pub async fn add(&self) {}
     pub(super) async fn grow(&self) {}
 }
 impl Client {
@@ -69,7 +71,15 @@ fn async_methods(code: &str) -> Vec<(String, String)> {
     for block in code.split("\nimpl").skip(1) {
         let Some((header, body)) = block.split_once('{') else { continue };
         let on = identifier(without_generics(header).trim_start());
+        let mut before = body.split("pub ").next().unwrap_or_default();
         for function in body.split("pub ").skip(1) {
+            // A deprecated name calls a method that is in the list itself.
+            let attributes = before.rsplit("    }\n").next().unwrap_or_default();
+            let is_deprecated = attributes.contains("#[deprecated");
+            before = function;
+            if is_deprecated {
+                continue;
+            }
             let signature = function.split(['{', ';']).next().unwrap_or_default();
             let (is_async, rest) = match signature.strip_prefix("async fn ") {
                 Some(rest) => (true, rest),

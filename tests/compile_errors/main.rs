@@ -1,4 +1,4 @@
-//! What rustc answers to first guesses: names of other libraries, a forgotten argument, a key that is borrowed. Each file
+//! Messages of rustc for first guesses: names of other libraries, a forgotten argument, a key that is borrowed. Each file
 //! of `cases/` is compiled; its lines `// error: TEXT` and `// warning: TEXT` are in the messages, and without such an
 //! error it compiles.
 
