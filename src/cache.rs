@@ -232,7 +232,7 @@ where
     /// Returns a clone of the live value of `key`, or `None` if there is none (Redis: `GET`).
     ///
     /// A hit counts as an access for eviction. In a cache with [`time_to_idle`](Builder::time_to_idle), it restarts the
-    /// idle time. The value is cloned under a read lock, so store your large values in an [`Arc`].
+    /// idle time. The value is cloned under a read lock, so store your large values in an [`Arc`](std::sync::Arc).
     ///
     /// # Examples
     ///
