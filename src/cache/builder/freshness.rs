@@ -184,7 +184,7 @@ impl<K, V, S> Builder<K, V, S> {
     /// # use std::time::Duration;
     /// # use fleeting::Cache;
     /// # #[tokio::main(flavor = "current_thread")] async fn main() {
-    /// // The front page is requested all the time: no visitor waits until it is rendered again.
+    /// // The front page is requested all the time: visitors rarely wait until it is rendered again.
     /// let pages: Cache<String, String> = Cache::builder()
     ///     .time_to_live(Duration::from_secs(10))
     ///     .refresh_ahead(1.0)

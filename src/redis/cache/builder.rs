@@ -360,7 +360,7 @@ impl<K, V> CacheBuilder<K, V> {
     /// # use std::time::Duration;
     /// # use fleeting::redis::{Cache, Client};
     /// # async fn f(client: Client) -> Result<(), fleeting::redis::Error> {
-    /// // A user who does not exist is searched in the database every five seconds at most.
+    /// // Each process searches for a user who does not exist every five seconds at most.
     /// let users: Cache<u64, String> =
     ///     Cache::builder(&client, "users").negative_ttl(Duration::from_secs(5)).build()?;
     /// # Ok(())
@@ -378,7 +378,7 @@ impl<K, V> CacheBuilder<K, V> {
     /// # use std::time::Duration;
     /// # use fleeting::redis::{Cache, Client};
     /// # async fn f(client: Client) -> Result<(), fleeting::redis::Error> {
-    /// // The front page is requested all the time: no visitor waits until it is rendered again.
+    /// // The front page is requested all the time: visitors rarely wait until it is rendered again.
     /// let pages: Cache<String, String> = Cache::builder(&client, "pages")
     ///     .time_to_live(Duration::from_secs(10))
     ///     .refresh_ahead(1.0)
@@ -457,7 +457,7 @@ impl<K, V> CacheBuilder<K, V> {
     /// # use std::time::Duration;
     /// # use fleeting::redis::{Cache, Client};
     /// # async fn f(client: Client) -> Result<(), fleeting::redis::Error> {
-    /// // No price is older than 100 ms, even while the network drops packets.
+    /// // No cached price is older than 100 ms, even while the network drops packets.
     /// let prices: Cache<String, u64> = Cache::builder(&client, "prices")
     ///     .near(10_000)
     ///     .near_max_age(Duration::from_millis(100))

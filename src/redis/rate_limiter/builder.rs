@@ -173,7 +173,7 @@ impl<K> RateLimiterBuilder<K> {
     /// ```no_run
     /// # use fleeting::{Limit, redis::{Client, RateLimiter}};
     /// # async fn f(client: Client) -> Result<(), fleeting::redis::Error> {
-    /// // A million clients that ignore denials cost the server nothing.
+    /// // Up to a million denied clients may ask again too early, without a round trip.
     /// let limiter: RateLimiter<String> = RateLimiter::builder(&client, "api")
     ///     .limit(Limit::per_minute(60))
     ///     .deny_cache(1_000_000)

@@ -135,7 +135,7 @@ where
     /// loop {
     ///     let order = orders.next_claim(Duration::from_secs(60)).await?;
     ///     println!("order {} was not paid", order.key());
-    ///     order.ack().await?; // or it is delivered again in a minute
+    ///     order.ack().await?; // else it is delivered again
     /// }
     /// # Ok(())
     /// # }
