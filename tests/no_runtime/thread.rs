@@ -41,7 +41,7 @@ fn thread_is_shared_and_ends_after_its_last_user() {
         // It still works.
         let cache = Cache::builder().background_thread().build();
         cache.sync().set_ex(1, 1, Duration::from_millis(1));
-        wait_until("the entry is swept", || cache.len() == 0);
+        wait_until("the entry is swept", || cache.is_empty());
         drop((cache, limiter));
         wait_until("the thread has ended", || threads() == 0);
     }
