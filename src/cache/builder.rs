@@ -317,7 +317,7 @@ impl<K, V, S> Builder<K, V, S> {
     /// must not block it: they would delay the sweepers of all those caches. Tasks that need I/O of Tokio belong on a
     /// runtime of yours.
     ///
-    /// The cache outlives every runtime. Its clock is real time: [`tokio::time::pause`] does not stop it. Async methods
+    /// The cache outlives every runtime. Its clock is real time: `tokio::time::pause` does not stop it. Async methods
     /// work on any runtime, and on executors other than Tokio's.
     ///
     /// [`build`](Builder::build) panics if the operating system cannot start the thread.
