@@ -20,6 +20,7 @@ pub(crate) mod metrics;
 pub(crate) mod nesting;
 pub(crate) mod panics;
 pub(crate) mod retries;
+pub(crate) mod runtime_thread;
 #[cfg(feature = "serde")]
 pub(crate) mod seconds;
 pub(crate) mod shard;

@@ -4,8 +4,7 @@
 //! build one after the other do not start a thread for each.
 
 use std::{
-    sync::{Mutex, MutexGuard},
-    thread,
+    sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -13,6 +12,8 @@ use tokio::{
     runtime::{Builder, Handle},
     time::sleep,
 };
+
+use crate::engine::runtime_thread;
 
 /// Time for which the thread waits for another cache before it ends, and interval at which it looks for one.
 const LINGER: Duration = Duration::from_secs(5);
@@ -54,20 +55,16 @@ impl Drop for BackgroundThread {
 
 fn running() -> MutexGuard<'static, Option<Running>> {
     // A panic in `start` leaves it unchanged.
-    THREAD.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    THREAD.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn start() -> Running {
-    let runtime = Builder::new_current_thread().enable_time().build();
+    let mut builder = Builder::new_current_thread();
+    builder.enable_time();
+    let runtime = runtime_thread::start("fleeting", builder, until_unused());
     let runtime =
-        runtime.unwrap_or_else(|error| panic!("no runtime for the background thread: {error}"));
-    let handle = runtime.handle().clone();
-    let run = move || runtime.block_on(until_unused());
-    thread::Builder::new()
-        .name("fleeting".to_owned())
-        .spawn(run)
-        .unwrap_or_else(|error| panic!("the background thread cannot be started: {error}"));
-    Running { runtime: handle, users: 0, joined: 0 }
+        runtime.unwrap_or_else(|error| panic!("the background thread cannot be started: {error}"));
+    Running { runtime, users: 0, joined: 0 }
 }
 
 /// Waits until there was no user and no task for some time. From then on, a new user starts a new thread.

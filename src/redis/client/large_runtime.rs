@@ -1,14 +1,13 @@
 //! Thread of the connections for large values: it copies and parses megabytes, for which no worker of the program waits.
 
-use std::{
-    sync::{Arc, Mutex, PoisonError, Weak, mpsc},
-    thread,
-};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use tokio::{
     runtime::{Builder, Handle},
     sync::oneshot,
 };
+
+use crate::engine::runtime_thread;
 
 /// Runtime of the thread. Each connection on it holds a clone; the thread ends with the last one.
 pub(super) struct LargeRuntime {
@@ -34,17 +33,12 @@ impl LargeRuntime {
     }
 
     fn start() -> Option<Self> {
-        let (send_handle, handle) = mpsc::channel();
         let (stop, stopped) = oneshot::channel::<()>();
-        let run = move || {
-            // Built and dropped on its thread: the drop of a runtime panics inside of another one.
-            let Ok(runtime) = Builder::new_current_thread().enable_all().build() else { return };
-            if send_handle.send(runtime.handle().clone()).is_ok() {
-                let _ = runtime.block_on(stopped);
-            }
-        };
-        thread::Builder::new().name("fleeting-large".to_owned()).spawn(run).ok()?;
-        Some(Self { handle: handle.recv().ok()?, _stop: stop })
+        let mut builder = Builder::new_current_thread();
+        builder.enable_all();
+        let end = async { drop(stopped.await) };
+        let handle = runtime_thread::start("fleeting-large", builder, end).ok()?;
+        Some(Self { handle, _stop: stop })
     }
 
     pub(super) fn handle(&self) -> &Handle {
@@ -54,7 +48,7 @@ impl LargeRuntime {
 
 #[cfg(test)]
 mod tests {
-    use std::future::pending;
+    use std::{future::pending, thread};
 
     use super::*;
 
