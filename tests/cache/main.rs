@@ -18,6 +18,8 @@ mod pairs_table;
 mod patience;
 #[path = "../common/sequences.rs"]
 mod sequences;
+#[path = "../common/wait_until.rs"]
+mod wait_until;
 
 mod bounds;
 mod bounds_threads;

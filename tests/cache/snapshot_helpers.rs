@@ -12,7 +12,7 @@ use std::{
     },
     task::{Context, Poll, Waker},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use fleeting::{Cache, SnapshotError, WeakCache};
@@ -24,7 +24,7 @@ use tokio::{
     time::timeout,
 };
 
-use super::patience::patience;
+use crate::{patience::patience, wait_until::wait_until};
 
 /// Enough for dozens of blocks.
 const ENTRIES: u64 = 20_000;
@@ -170,15 +170,6 @@ impl AsyncWrite for Stuck {
 
     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
-    }
-}
-
-/// Waits until `condition` is true.
-fn wait_until(what: &str, condition: impl Fn() -> bool) {
-    let end = Instant::now() + patience();
-    while !condition() {
-        assert!(Instant::now() < end, "{what}");
-        thread::sleep(Duration::from_millis(1));
     }
 }
 

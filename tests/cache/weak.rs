@@ -8,7 +8,7 @@ use std::{
         mpsc::{Receiver, Sender, channel},
     },
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use fleeting::{Cache, Cause, DefaultHasher, Sweep, WeakCache};
@@ -19,7 +19,7 @@ use tokio::{
     time::sleep,
 };
 
-use crate::patience::patience;
+use crate::{patience::patience, wait_until::wait_until};
 
 const SECOND: Duration = Duration::from_secs(1);
 const ALL: [Cause; 4] = [Cause::Expired, Cause::Evicted, Cause::Removed, Cause::Replaced];
@@ -206,7 +206,7 @@ fn upgrade_fails_after_the_last_drop_while_the_sweeper_runs() {
     let upgraded = weak.upgrade();
     end.send(()).expect("the value waits");
     assert!(upgraded.is_none(), "upgrade fails after the last handle was dropped");
-    until("the sweeper ends", || tasks.num_alive_tasks() == 0);
+    wait_until("the sweeper ends", || tasks.num_alive_tasks() == 0);
 }
 
 /// Once an upgrade has returned `None`, all later ones do; and an upgraded handle has all its values.
@@ -273,7 +273,7 @@ fn race(runtime: &Runtime, round: u64) -> bool {
             failed.store(true, SeqCst);
         }
     });
-    until("the values are dropped", || Arc::strong_count(&value) == 1);
+    wait_until("the values are dropped", || Arc::strong_count(&value) == 1);
     late.into_inner() > 0 && failed.into_inner()
 }
 
@@ -297,12 +297,4 @@ fn busy_cache<V: Clone + Send + Sync + 'static>() -> Cache<u32, V> {
 
 fn runtime() -> Runtime {
     Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime")
-}
-
-fn until(what: &str, holds: impl Fn() -> bool) {
-    let start = Instant::now();
-    while !holds() {
-        assert!(start.elapsed() < patience(), "timed out: {what}");
-        thread::sleep(SECOND / 1_000);
-    }
 }

@@ -3,6 +3,8 @@
 
 #[path = "../common/patience.rs"]
 mod patience;
+#[path = "../common/wait_until.rs"]
+mod wait_until;
 
 mod resolver;
 mod single_flight;
@@ -14,23 +16,14 @@ use std::{
         atomic::{AtomicU64, Ordering::SeqCst},
         mpsc,
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use fleeting::{Cache, Cause, Limit, RateLimiter};
 
-use crate::patience::patience;
+use crate::{patience::patience, wait_until::wait_until};
 
 const MINUTE: Duration = Duration::from_secs(60);
-
-/// Returns once `condition` holds.
-fn wait_until(what: &str, condition: impl Fn() -> bool) {
-    let start = Instant::now();
-    while !condition() {
-        assert!(start.elapsed() < patience(), "not in time: {what}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
 
 static SESSIONS: LazyLock<Cache<String, u64>> =
     LazyLock::new(|| Cache::builder().max_entries(1_000).background_thread().build());

@@ -14,7 +14,7 @@ use std::{
 use fleeting::Cache;
 use tokio::sync::oneshot;
 
-use crate::{MINUTE, patience::patience, wait_until};
+use crate::{MINUTE, patience::patience, wait_until::wait_until};
 
 fn cache() -> Cache<u64, u64> {
     Cache::builder().background_thread().build()

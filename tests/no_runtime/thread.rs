@@ -4,7 +4,7 @@ use std::{fs, process::Command, time::Duration};
 
 use fleeting::{Cache, Limit, RateLimiter};
 
-use crate::wait_until;
+use crate::wait_until::wait_until;
 
 /// Name of the environment variable by which this test runs itself in a process of its own.
 const ALONE: &str = "FLEETING_TEST_ALONE";
