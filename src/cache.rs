@@ -283,6 +283,7 @@ where
     pub async fn set(&self, key: K, value: V) -> Option<V> {
         coop::proceed().await;
         let replaced = self.inner.set_now(key, value, None);
+        // By hand, here and in `set_ex`: the future of `finish` would cost 34 instructions of 520.
         if self.inner.has_deferred_evictions() {
             return self.inner.finish_evictions(replaced).await;
         }

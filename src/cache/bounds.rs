@@ -136,8 +136,8 @@ where
         self.shared.store.weight()
     }
 
-    /// Returns whether a write left evictions to be done in parts. If so, every method that writes returns by
-    /// [`finish_evictions`](SyncCache::finish_evictions).
+    /// Returns whether a write left evictions to be done in parts. If so, every async method that writes
+    /// returns by [`finish`](SyncCache::finish), and every other one by [`evict_deferred`](SyncCache::evict_deferred).
     #[inline]
     pub(super) fn has_deferred_evictions(&self) -> bool {
         self.shared.store.has_deferred_evictions()
