@@ -150,19 +150,29 @@ async fn caches_of_one_name_share_metrics_and_counters_never_decrease() {
     assert_eq!(both.counter("fleeting_cache_hits_total"), 7);
     assert_eq!(both.gauge("fleeting_cache_resident"), 7.0);
     drop(one);
-    // The exporter thread may hold a reference to it for a moment.
-    while scrape("twins").gauge("fleeting_cache_resident") > 4.0 {}
-    let remaining = scrape("twins");
+    let remaining = scrape_with_resident(4.0);
     assert_eq!(remaining.counter("fleeting_cache_hits_total"), 7, "a counter has decreased");
-    assert_eq!(remaining.gauge("fleeting_cache_resident"), 4.0);
     drop(two);
     let three = cache();
     three.get(&1).await;
     three.set(1, 1).await;
     three.get(&1).await;
-    let again = scrape("twins");
+    let again = scrape_with_resident(1.0);
     assert_eq!(again.counter("fleeting_cache_hits_total"), 8);
-    assert_eq!(again.gauge("fleeting_cache_resident"), 1.0);
+}
+
+/// Returns the metrics of the twins once `entries` are resident: after a cache was dropped, the thread that exports the
+/// metrics may hold it for a moment.
+fn scrape_with_resident(entries: f64) -> ScrapedMetrics {
+    loop {
+        let scraped = scrape("twins");
+        let resident = scraped.gauge("fleeting_cache_resident");
+        assert!(resident >= entries, "{resident} of {entries} entries are resident");
+        if resident == entries {
+            return scraped;
+        }
+        std::thread::yield_now();
+    }
 }
 
 #[tokio::test(start_paused = true)]
