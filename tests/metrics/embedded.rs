@@ -5,7 +5,7 @@ use std::{sync::mpsc::channel, thread, time::Duration};
 use fleeting::{Cache, Cause, ExpiringSet, ExpiringSets, Limit, RateLimiter, Sweep, TimeoutDict};
 use tokio::time::{advance, sleep};
 
-use crate::{SECOND, patience::patience, scrape};
+use crate::{SECOND, ScrapedMetrics, patience::patience, scrape};
 
 #[tokio::test(start_paused = true)]
 async fn cache_metrics_match_its_stats() {
