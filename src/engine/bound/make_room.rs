@@ -378,7 +378,10 @@ where
 
 #[cfg(all(test, not(shuttle)))]
 mod tests {
-    use std::sync::Arc;
+    use std::{
+        hash::{BuildHasherDefault, DefaultHasher as SipHasher},
+        sync::Arc,
+    };
 
     use rand::{RngExt, SeedableRng, rngs::SmallRng};
 
@@ -419,18 +422,22 @@ mod tests {
     }
 
     /// The unread entries of a shard often weigh less than the next one. Then those of other shards are evicted, even if
-    /// the shard is not small.
+    /// the shard is not small. And a scanned key whose hash resembles that of an evicted one, as with the
+    /// last two seeds, pays for no eviction.
     #[test]
     fn scan_of_entries_with_weights_leaves_the_hot_set() {
-        for seed in 1..=3 {
+        for seed in [1, 14, 73] {
             let mut random = SmallRng::seed_from_u64(seed);
-            let store = Store::<u64, u32, _>::new(16, 0, DefaultHasher::default());
+            // Without a random seed, so that the test is repeatable.
+            let hasher = BuildHasherDefault::<SipHasher>::default();
+            let store = Store::<u64, u32, _>::new(16, 0, hasher);
             let store =
                 store.evicting(4_000, Some(Arc::new(|_: &u64, weight: &u32| *weight)), || {
                     random.random()
                 });
             let mut random = SmallRng::seed_from_u64(seed);
             let mut request = |key: u64| {
+                let key = seed << 32 | key;
                 if store.get(&key, &Tick::EPOCH).is_none() {
                     let weight = random.random_range(1..=7);
                     store.set(key, weight, &Tick::EPOCH, |_| Deadline::PERSISTENT);
@@ -444,7 +451,8 @@ mod tests {
             (0..1_000).for_each(&mut request);
             (0..10).for_each(|_| (0..100).for_each(&mut request));
             (2_000_000..2_010_000).for_each(&mut request);
-            let stayed = (0..100).filter(|key| store.get(key, &Tick::EPOCH).is_some()).count();
+            let stays = |key: &u64| store.get(&(seed << 32 | key), &Tick::EPOCH).is_some();
+            let stayed = (0..100).filter(stays).count();
             assert!(stayed >= 95, "{stayed} of 100 hot entries stay, seed {seed}");
         }
     }

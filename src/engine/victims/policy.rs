@@ -183,7 +183,12 @@ impl Policy {
         let now = self.clock.now();
         let access_word = match self.ghosts.take(hash) {
             None => AccessWord::fresh(now),
-            Some(ghost) => self.learn_hit(ghost.touched(now)),
+            Some(ghost) => {
+                if ghost.class() == 0 {
+                    self.credit.earn_by_return(len);
+                }
+                self.learn_hit(ghost.touched(now))
+            }
         };
         *self.access_words[bucket].get_mut() = access_word.0;
     }
@@ -388,6 +393,9 @@ impl Policy {
         if access_word.gap().is_none() && access_word.elapsed(self.clock.now()) <= MAX_ELAPSED {
             return access_word;
         }
+        if access_word.class() == 0 && access_word.gap().is_some() {
+            self.credit.earn(self.len);
+        }
         let current = self.learn_hit(access_word).clamped(self.clock.now());
         *self.access_words[bucket].get_mut() = current.0;
         current
@@ -397,9 +405,6 @@ impl Policy {
     fn learn_hit(&mut self, access_word: AccessWord) -> AccessWord {
         let Some(gap) = access_word.gap() else { return access_word };
         self.learn(Observation::Hit(access_word.class(), gap));
-        if access_word.class() == 0 {
-            self.credit.earn(self.len);
-        }
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;

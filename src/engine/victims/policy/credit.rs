@@ -14,31 +14,48 @@ const GREATEST_SHARE: f32 = 1.0 / 8.0;
 /// then the credit for earlier reads has expired.
 const LEFT: f32 = 7.0 / 8.0;
 
+/// Least trace of an earlier returning key, as of one about as many inserts ago as the shard has entries.
+const LEAST_TRACE: f32 = 1.0 / 8.0;
+
 #[derive(Default)]
-pub(super) struct Credit(f32);
+pub(super) struct Credit {
+    credit: f32,
+    /// Number of keys that returned, of which the earlier ones count less and less.
+    returned: f32,
+}
 
 impl Credit {
     /// Records that a key was read for the first time, in a shard of `len` entries.
     pub(super) fn earn(&mut self, len: usize) {
         // A small shard needs credit for one entry, or it could never evict a read entry.
         let greatest = (len as f32 * GREATEST_SHARE).max(1.0);
-        self.0 = (self.0 + EARNED).min(greatest);
+        self.credit = (self.credit + EARNED).min(greatest);
+    }
+
+    /// Records that a key seems to have returned after its eviction. The first one in a while earns nothing, because it
+    /// may not be one: its ghost has 16 bits of its hash, so one new key in 16,000 is mistaken for it.
+    pub(super) fn earn_by_return(&mut self, len: usize) {
+        if self.returned >= LEAST_TRACE {
+            self.earn(len);
+        }
+        self.returned += 1.0;
     }
 
     /// Returns whether a read entry may be evicted in place of an unread one.
     #[inline]
     pub(super) fn is_enough(&self) -> bool {
-        self.0 >= 1.0
+        self.credit >= 1.0
     }
 
     /// Records that a read entry was evicted.
     pub(super) fn spend(&mut self) {
-        self.0 -= 1.0;
+        self.credit -= 1.0;
     }
 
     /// Records that a unit of the insert clock has passed.
     pub(super) fn expire(&mut self) {
-        self.0 *= LEFT;
+        self.credit *= LEFT;
+        self.returned *= LEFT;
     }
 }
 
@@ -54,6 +71,16 @@ mod tests {
             (0..1_000).for_each(|_| credit.earn(len));
             let spent = std::iter::from_fn(|| credit.is_enough().then(|| credit.spend())).count();
             assert_eq!(spent, greatest, "{len} entries");
+        }
+    }
+
+    #[test]
+    fn first_return_in_a_while_earns_nothing() {
+        let mut credit = Credit::default();
+        for returns in [1, 2, 1] {
+            (0..returns).for_each(|_| credit.earn_by_return(800));
+            assert_eq!(credit.is_enough(), returns == 2);
+            (0..40).for_each(|_| credit.expire());
         }
     }
 
