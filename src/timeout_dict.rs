@@ -1,6 +1,6 @@
 //! Timeout dictionary: a map whose due entries are pulled by callers, each by exactly one.
 //!
-//! 1. All state is in one [`Entries`](entries::Entries) under one lock ([`SharedState::with`]). Waiters are
+//! 1. All state is in one [`Entries`](entries::Entries) under one lock ([`DictState::with`]). Waiters are
 //!    woken and removed values are dropped after the lock is released.
 //! 2. An operation reads the clock once and hashes its key before it takes the lock.
 //! 3. Waiters queue for their [turn](turns). Only the first waiter examines the entries. It sleeps until the
@@ -32,7 +32,7 @@ use equivalent::Equivalent;
 
 #[cfg(all(feature = "metrics", feature = "redis"))]
 pub(crate) use self::metrics::SERIES;
-use self::state::SharedState;
+use self::state::DictState;
 pub use self::{builder::TimeoutDictBuilder, claim::Claim, dead::DeadLetter};
 use crate::engine::{
     clock::{Deadline, Tick},
@@ -156,7 +156,7 @@ use crate::engine::{
 /// one, for example paused by a test, the waiter sleeps until its own clock has reached the deadline. From then on
 /// it looks at the dictionary's clock every 10 ms.
 pub struct TimeoutDict<K, V, S = DefaultHasher> {
-    shared: Arc<SharedState<K, V>>,
+    shared: Arc<DictState<K, V>>,
     hasher: S,
 }
 

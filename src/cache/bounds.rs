@@ -11,18 +11,18 @@ use super::{Cache, SyncCache};
 use crate::engine::{coop::yield_now, store::Weigher};
 
 /// Maximum of entries or of weight, as configured in the builder.
-pub(super) enum Bound<K, V> {
+pub(super) enum ConfiguredBound<K, V> {
     None,
     Entries(usize),
     Weight(u64, Weigher<K, V>),
 }
 
-impl<K, V> fmt::Debug for Bound<K, V> {
+impl<K, V> fmt::Debug for ConfiguredBound<K, V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Bound::None => f.write_str("None"),
-            Bound::Entries(entries) => write!(f, "Entries({entries})"),
-            Bound::Weight(weight, _) => write!(f, "Weight({weight})"),
+            ConfiguredBound::None => f.write_str("None"),
+            ConfiguredBound::Entries(entries) => write!(f, "Entries({entries})"),
+            ConfiguredBound::Weight(weight, _) => write!(f, "Weight({weight})"),
         }
     }
 }

@@ -14,7 +14,7 @@ use rand::{RngExt, SeedableRng, rngs::SmallRng};
 
 use super::{
     Cache, SyncCache,
-    bounds::Bound,
+    bounds::ConfiguredBound,
     freshness_policy::{FreshnessPolicy, RefreshErrorHook, Settings},
 };
 #[cfg(feature = "dashboard")]
@@ -67,7 +67,7 @@ pub struct Builder<K, V, S = DefaultHasher> {
     causes: u8,
     name: String,
     in_background: bool,
-    bound: Bound<K, V>,
+    bound: ConfiguredBound<K, V>,
     refresh_error_hook: Option<RefreshErrorHook<K>>,
     #[cfg(feature = "dashboard")]
     inspect: Option<Inspect<K>>,
@@ -85,7 +85,7 @@ impl<K, V> Builder<K, V> {
             causes: Cause::Expired.bit() | Cause::Evicted.bit(),
             name: "cache".to_owned(),
             in_background: false,
-            bound: Bound::None,
+            bound: ConfiguredBound::None,
             refresh_error_hook: None,
             #[cfg(feature = "dashboard")]
             inspect: None,
@@ -413,8 +413,10 @@ where
         };
         match self.bound {
             // `DashMap` panics with a single shard.
-            Bound::Entries(entries) => (entries / min_entries).next_power_of_two().clamp(2, max),
-            Bound::Weight(..) if self.shards.is_none() => max.min(MAX_SHARDS_BY_WEIGHT),
+            ConfiguredBound::Entries(entries) => {
+                (entries / min_entries).next_power_of_two().clamp(2, max)
+            }
+            ConfiguredBound::Weight(..) if self.shards.is_none() => max.min(MAX_SHARDS_BY_WEIGHT),
             _ => max,
         }
     }
@@ -424,9 +426,11 @@ where
         let store = Store::new(self.shard_count(), self.initial_capacity, self.hasher);
         let seed = || rng.random();
         let store = match &self.bound {
-            Bound::None => store,
-            Bound::Entries(entries) => store.evicting(*entries as u64, None, seed),
-            Bound::Weight(weight, weigher) => store.evicting(*weight, Some(weigher.clone()), seed),
+            ConfiguredBound::None => store,
+            ConfiguredBound::Entries(entries) => store.evicting(*entries as u64, None, seed),
+            ConfiguredBound::Weight(weight, weigher) => {
+                store.evicting(*weight, Some(weigher.clone()), seed)
+            }
         };
         let store = store.with_stale_window(self.settings.stale_window());
         let store = match self.settings.time_to_idle {
@@ -443,10 +447,10 @@ where
         );
         if self.settings.keeps_failed_loads() {
             let max = match self.bound {
-                Bound::None => usize::MAX,
-                Bound::Entries(entries) => entries,
+                ConfiguredBound::None => usize::MAX,
+                ConfiguredBound::Entries(entries) => entries,
                 // A failure has no weight.
-                Bound::Weight(..) => failed_loads::DEFAULT_MAX,
+                ConfiguredBound::Weight(..) => failed_loads::DEFAULT_MAX,
             };
             shared = shared.with_failed_loads(self.settings.negative_ttl, max);
         }

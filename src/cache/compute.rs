@@ -14,7 +14,7 @@ use super::{Cache, SyncCache, reentrancy::ReentrancyScope};
 use crate::engine::{
     clock::{CallTime, Deadline, Now},
     coop,
-    store::{Decision, Location, Store, Turn},
+    store::{Decision, KeyTurn, Location, Store},
     to_key::ToKey,
 };
 
@@ -58,7 +58,7 @@ where
 {
     store: &'a Store<K, V, S>,
     location: Location,
-    turn: Arc<Turn>,
+    turn: Arc<KeyTurn>,
 }
 
 impl<K, V, S> Cache<K, V, S>

@@ -14,7 +14,7 @@ use std::{
 };
 
 #[cfg(feature = "metrics")]
-use crate::engine::metrics::{Histogram, Slot};
+use crate::engine::metrics::{Histogram, RegistrationCell};
 use crate::engine::split_mix::{GAMMA, unit_fraction};
 
 /// Freshness settings of a cache. Handles own it and the sweeper does not, so its strong count is the number of
@@ -56,7 +56,7 @@ pub(crate) struct LoadCounters {
     #[cfg(feature = "metrics")]
     durations: Mutex<Histogram>,
     #[cfg(feature = "metrics")]
-    pub(super) registration: Slot,
+    pub(super) registration: RegistrationCell,
 }
 
 /// Totals of all loader runs.

@@ -21,7 +21,7 @@ use super::Error;
 
 /// The maximum number of elements of a queue.
 #[derive(Debug)]
-pub(super) struct Bound {
+pub(super) struct QueueBound {
     pub(super) max: u64,
     /// Interval at which a waiting add checks for free capacity; `None` if adds do not wait.
     pub(super) poll_interval: Option<Duration>,
@@ -35,7 +35,7 @@ pub(super) struct Bound {
     in_flight: AtomicU64,
 }
 
-impl Bound {
+impl QueueBound {
     /// Divisor of the free capacity that gives the allowance. Each of several processes may exceed the bound by that
     /// much.
     const ALLOWANCE_DIVISOR: u64 = 8;
@@ -133,7 +133,7 @@ impl Fairness {
 
 /// The permission to add elements, held until they are in the queue or failed to be added.
 pub(super) struct CapacityPermit {
-    bound: Arc<Bound>,
+    bound: Arc<QueueBound>,
     count: u64,
 }
 

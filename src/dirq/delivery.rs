@@ -20,7 +20,7 @@ use crate::engine::retries::Retries;
 
 /// The end of a delivery whose element stays in the queue.
 #[derive(Debug)]
-pub(super) enum Outcome {
+pub(super) enum DeliveryEnd {
     /// A failure: the element waits for its backoff if deliveries are counted.
     Dropped,
     /// A failure after which the element waits for the given time.
@@ -144,13 +144,13 @@ impl Delivery {
         &self,
         root: &Root,
         name: &Name,
-        outcome: &Outcome,
+        outcome: &DeliveryEnd,
     ) -> Result<Option<u64>, Error> {
         let next = self.record_after(root, name, outcome);
         let reason = match outcome {
-            Outcome::Failed(reason) if self.is_delivered => Some(reason),
+            DeliveryEnd::Failed(reason) if self.is_delivered => Some(reason),
             // A dead letter keeps the reason for which it is one.
-            Outcome::Unreadable(reason) if root.retries.is_some() && !self.is_dead() => {
+            DeliveryEnd::Unreadable(reason) if root.retries.is_some() && !self.is_dead() => {
                 Some(reason)
             }
             _ => None,
@@ -195,12 +195,13 @@ impl Delivery {
     }
 
     /// Returns the record of the element after it is unlocked.
-    fn record_after(&self, root: &Root, name: &Name, outcome: &Outcome) -> Option<Record> {
+    fn record_after(&self, root: &Root, name: &Name, outcome: &DeliveryEnd) -> Option<Record> {
         if !self.is_delivered || self.is_dead() {
             return self.previous;
         }
         let retries = match (root.retries, outcome) {
-            (_, Outcome::Released) | (None, Outcome::Dropped | Outcome::Unreadable(_)) => {
+            (_, DeliveryEnd::Released)
+            | (None, DeliveryEnd::Dropped | DeliveryEnd::Unreadable(_)) => {
                 return self.previous;
             }
             (retries, _) => retries.unwrap_or(Retries::DEFAULT),
@@ -209,7 +210,7 @@ impl Delivery {
             return Some(Record::dead(self.attempts));
         }
         let delay = match outcome {
-            Outcome::RetryIn(delay) => *delay,
+            DeliveryEnd::RetryIn(delay) => *delay,
             _ => backoff(&retries, self.attempts, name),
         };
         Some(Record { attempts: self.attempts, due: Some(due_in(delay)) })

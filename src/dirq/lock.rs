@@ -9,7 +9,7 @@ use futures_util::future::join_all;
 use super::{
     Error, Name,
     blocking::{Work, run},
-    delivery::{Delivery, Outcome},
+    delivery::{Delivery, DeliveryEnd},
     lock_guard::{Ended, LockGuard, PAUSES},
     protocol::Protocol,
     root::Opener,
@@ -96,7 +96,7 @@ impl<T: Send + 'static> Lock<T> {
                 let reason = cut_reason(error_chain(&error)).into_string();
                 // The error of reading is more useful than that of the record. A guard that should try again is
                 // dropped, which does so.
-                drop(guard.try_unlock(&Outcome::Unreadable(reason)));
+                drop(guard.try_unlock(&DeliveryEnd::Unreadable(reason)));
                 Err(error)
             }
         }
@@ -274,7 +274,7 @@ impl<T: Send + 'static> Lock<T> {
     /// # Ok(()) }
     /// ```
     pub async fn unlock(self) -> Result<(), Error> {
-        self.unlock_after(Outcome::Dropped).await
+        self.unlock_after(DeliveryEnd::Dropped).await
     }
 
     /// Unlocks the element as a failed attempt with a reason. The element is delivered again after its backoff, or is a
@@ -316,7 +316,7 @@ impl<T: Send + 'static> Lock<T> {
     pub async fn fail(self, reason: impl Into<String>) -> Result<(), Error> {
         // Outside of the lock's calls: a panic of the conversion drops the lock.
         let reason = cut_reason(reason.into()).into_string();
-        self.unlock_after(Outcome::Failed(reason)).await
+        self.unlock_after(DeliveryEnd::Failed(reason)).await
     }
 
     /// Is [`fail`](Lock::fail) with the reason "nack". rustc would otherwise offer `ack`, which does the opposite.
@@ -365,7 +365,7 @@ impl<T: Send + 'static> Lock<T> {
     /// # Ok(()) }
     /// ```
     pub async fn release(self) -> Result<(), Error> {
-        self.unlock_after(Outcome::Released).await
+        self.unlock_after(DeliveryEnd::Released).await
     }
 
     /// Unlocks the element, to be delivered again after `delay`, for example the time that a server asked you to wait.
@@ -406,10 +406,10 @@ impl<T: Send + 'static> Lock<T> {
     /// # Ok(()) }
     /// ```
     pub async fn retry_in(self, delay: Duration) -> Result<(), Error> {
-        self.unlock_after(Outcome::RetryIn(delay)).await
+        self.unlock_after(DeliveryEnd::RetryIn(delay)).await
     }
 
-    async fn unlock_after(self, outcome: Outcome) -> Result<(), Error> {
+    async fn unlock_after(self, outcome: DeliveryEnd) -> Result<(), Error> {
         let outcome = Arc::new(outcome);
         end("unlock", self.guard, move |guard| guard.try_unlock(&outcome)).await
     }

@@ -5,7 +5,7 @@ use std::{mem, sync::Arc, thread, time::Duration};
 use super::{
     Error, Name,
     blocking::run_detached,
-    delivery::{Delivery, Outcome},
+    delivery::{Delivery, DeliveryEnd},
     protocol::Protocol,
     record::now_micros,
     root::Opener,
@@ -134,7 +134,7 @@ impl<P: Protocol + ?Sized> LockGuard<P> {
     }
 
     /// Releases the lock. The `outcome` determines when the element is delivered again.
-    pub(super) fn try_unlock(mut self, outcome: &Outcome) -> Ended<P> {
+    pub(super) fn try_unlock(mut self, outcome: &DeliveryEnd) -> Ended<P> {
         match self.unlock_once(outcome) {
             Ok(()) => Ended::Done,
             Err(error) if self.name != Name::NULL => Ended::TryAgain(self, error),
@@ -144,7 +144,7 @@ impl<P: Protocol + ?Sized> LockGuard<P> {
 
     /// Records the outcome and releases the lock. Streams of this process that wait learn when the element can be
     /// locked again. After an error that passes, only the lock is left to be released, by another call.
-    fn unlock_once(&mut self, outcome: &Outcome) -> Result<(), Error> {
+    fn unlock_once(&mut self, outcome: &DeliveryEnd) -> Result<(), Error> {
         let root = self.queue.root();
         // Recorded before unlocking: otherwise the element could be delivered according to the old record.
         let recorded = self.recorded.take().unwrap_or_else(|| {
@@ -168,7 +168,7 @@ impl<P: Protocol + ?Sized> LockGuard<P> {
         if let Some(wakeups) = root.shared.active_wakeups() {
             // Such an element has not failed, and another stream can have it immediately.
             if self.delivery.is_some_and(|delivery| !delivery.is_delivered())
-                || matches!(outcome, Outcome::Released)
+                || matches!(outcome, DeliveryEnd::Released)
             {
                 wakeups.wake_one();
             }
@@ -187,7 +187,7 @@ impl<P: Protocol + ?Sized> LockGuard<P> {
         loop {
             let ended = match self.check_lost() {
                 Ok(true) => break,
-                Ok(false) => self.unlock_once(&Outcome::Dropped),
+                Ok(false) => self.unlock_once(&DeliveryEnd::Dropped),
                 Err(error) => Err(error),
             };
             match (ended, pauses.next()) {

@@ -11,7 +11,9 @@ use std::{
 #[cfg(feature = "metrics")]
 use super::depth::{DepthGauge, Measured};
 #[cfg(feature = "metrics")]
-use crate::engine::metrics::{MetricValues, Series, Slot, Source, counter, gauge, register};
+use crate::engine::metrics::{
+    MetricValues, RegistrationCell, Series, Source, counter, gauge, register,
+};
 
 #[cfg(feature = "metrics")]
 static SERIES: [Series; 7] = [
@@ -37,7 +39,7 @@ pub(super) struct QueueMetrics {
     #[cfg(feature = "metrics")]
     is_registered: AtomicBool,
     #[cfg(feature = "metrics")]
-    registration: Slot,
+    registration: RegistrationCell,
 }
 
 impl QueueMetrics {

@@ -9,8 +9,8 @@ use tokio::{task::JoinSet, time::sleep};
 use super::{
     Error, Lock, Name, Purge, PurgeReport,
     blocking::{Work, failed, run, run_read},
-    bound::{Bound, CapacityPermit, Fairness},
-    delivery::Outcome,
+    bound::{CapacityPermit, Fairness, QueueBound},
+    delivery::DeliveryEnd,
     lock_guard::{Ended, LockGuard},
     protocol::Protocol,
     set::SetMember,
@@ -355,7 +355,7 @@ impl<P: Protocol> DirQueue<P> {
         run_read("read", &self.protocol, move |queue, limit| {
             let taken = LockGuard::take(queue, &queue.root().opener(), name, limit)?;
             let Some((guard, read)) = taken else { return Ok(None) };
-            let unlocked = match guard.try_unlock(&Outcome::Dropped) {
+            let unlocked = match guard.try_unlock(&DeliveryEnd::Dropped) {
                 Ended::Done => Ok(()),
                 // A guard that should try again is dropped, which does so.
                 Ended::Failed(error) | Ended::TryAgain(_, error) => Err(error),
@@ -541,7 +541,7 @@ impl<P: Protocol> DirQueue<P> {
 
     async fn wait_for_capacity(
         &self,
-        bound: &Arc<Bound>,
+        bound: &Arc<QueueBound>,
         count: u64,
     ) -> Result<CapacityPermit, Error> {
         // The semaphore is fair, so waiters are served in FIFO order. A task that is aborted gives up its place.

@@ -21,7 +21,7 @@ use rustix::io::Errno;
 pub(super) use self::{options::Options, sync::Unpublished};
 use super::{
     Error, Name, Purge,
-    bound::Bound,
+    bound::QueueBound,
     dead_directories::DeadDirectories,
     dir_cache::DirCache,
     file_name::{FileName, directory_of, element_of},
@@ -49,7 +49,7 @@ pub struct Root {
     /// `None` if streams do not purge the queue.
     pub(super) purge_every: Option<(Duration, Purge)>,
     /// `None` if the number of elements is not bounded.
-    pub(super) bound: Option<Arc<Bound>>,
+    pub(super) bound: Option<Arc<QueueBound>>,
     pub(super) names: NameGenerator,
     /// Device and inode. Several paths may lead to one queue.
     id: DirId,

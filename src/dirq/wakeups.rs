@@ -1,6 +1,6 @@
 //! Wakes the streams of this process that wait for elements of one queue: one stream per new element.
 //!
-//! 1. A stream that is woken has a [`Turn`]: it scans the queue. If it finds an element, another stream that waits
+//! 1. A stream that is woken has a [`ScanTurn`]: it scans the queue. If it finds an element, another stream that waits
 //!    continues after that element, because there may be more. So the number of scans is proportional to the number of
 //!    elements, and does not grow with the number of idle streams. An element that fails is not found again by the same
 //!    turn.
@@ -41,7 +41,7 @@ pub(super) struct Wakeups {
 
 struct State {
     /// Waiting streams, in order of arrival.
-    waiters: VecDeque<oneshot::Sender<Turn>>,
+    waiters: VecDeque<oneshot::Sender<ScanTurn>>,
     /// A turn is left for the next stream that would wait if the turn with this number is newer than the stream's
     /// latest scan; 0 if none is left.
     left: u64,
@@ -107,11 +107,11 @@ impl Wakeups {
         }
     }
 
-    fn turn(self: &Arc<Self>, state: &mut State, rest: Option<Rest>) -> Turn {
+    fn turn(self: &Arc<Self>, state: &mut State, rest: Option<Rest>) -> ScanTurn {
         state.given += 1;
         let number = rest.map_or(state.given, |rest| rest.number);
         let (serial, after) = (state.given, rest.map(|rest| rest.after));
-        Turn { wakeups: Arc::downgrade(self), number, serial, after }
+        ScanTurn { wakeups: Arc::downgrade(self), number, serial, after }
     }
 
     /// Announces that the backoff of an element ends after `delay`.
@@ -177,7 +177,10 @@ impl Wakeups {
     /// # Panics
     ///
     /// Panics outside of a Tokio runtime.
-    pub(super) fn enter(self: &Arc<Self>, scanned: u64) -> Result<Turn, oneshot::Receiver<Turn>> {
+    pub(super) fn enter(
+        self: &Arc<Self>,
+        scanned: u64,
+    ) -> Result<ScanTurn, oneshot::Receiver<ScanTurn>> {
         let runtime = Handle::current();
         let mut state = self.state();
         state.runtime = Some(runtime);
@@ -207,7 +210,11 @@ impl Wakeups {
     }
 
     /// Returns the turn of the stream whose timer has ended, or `None` if another stream has taken it.
-    pub(super) fn take_timer(self: &Arc<Self>, entered: Instant, every: Duration) -> Option<Turn> {
+    pub(super) fn take_timer(
+        self: &Arc<Self>,
+        entered: Instant,
+        every: Duration,
+    ) -> Option<ScanTurn> {
         let now = Instant::now();
         let mut state = self.state();
         if state.next_scan(entered, every).is_none_or(|next| now < next) {
@@ -268,7 +275,7 @@ impl State {
 }
 
 /// The turn of a stream that was woken: it should scan the queue. Dropping it gives the turn to another stream.
-pub(super) struct Turn {
+pub(super) struct ScanTurn {
     wakeups: Weak<Wakeups>,
     /// Number of the turn, or of the one of which this is the rest.
     number: u64,
@@ -285,7 +292,7 @@ struct Rest {
     after: Name,
 }
 
-impl Turn {
+impl ScanTurn {
     pub(super) fn number(&self) -> u64 {
         self.number
     }
@@ -312,7 +319,7 @@ impl Turn {
     }
 }
 
-impl Drop for Turn {
+impl Drop for ScanTurn {
     fn drop(&mut self) {
         if let Some(wakeups) = self.wakeups.upgrade() {
             wakeups.state().end_turn(self.serial);

@@ -20,7 +20,7 @@ use super::{
     records::Records,
     shared_purge::purge_all,
     system_watch::SystemWatch,
-    wakeups::{Turn, Wakeups},
+    wakeups::{ScanTurn, Wakeups},
 };
 
 /// Waits until a queue should be scanned again.
@@ -28,7 +28,7 @@ pub(super) struct Watch {
     every: Duration,
     wakeups: Arc<Wakeups>,
     /// The turn to scan the queue.
-    turn: Option<Turn>,
+    turn: Option<ScanTurn>,
     /// Number of the latest turn when the latest scan began. The scan finds the elements of all turns up to this one.
     scanned: u64,
 }
@@ -85,7 +85,7 @@ impl Watch {
         }
     }
 
-    async fn next_turn(&self, entered: Instant) -> Turn {
+    async fn next_turn(&self, entered: Instant) -> ScanTurn {
         let mut given = match self.wakeups.enter(self.scanned) {
             Ok(turn) => return turn,
             Err(given) => given,

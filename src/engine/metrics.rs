@@ -22,7 +22,7 @@ pub(crate) use self::measurement::{Measurement, RunningMeasurement};
 use self::registry::publish;
 pub(crate) use self::{
     histogram::Histogram,
-    registry::{Slot, register},
+    registry::{RegistrationCell, register},
     series::{Series, counter, gauge, histogram},
     source::Source,
     values::MetricValues,

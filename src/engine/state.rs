@@ -17,7 +17,7 @@ use rand::{SeedableRng, rngs::SmallRng};
 use tokio::{runtime::Handle, sync::Notify, task::JoinHandle};
 
 #[cfg(feature = "metrics")]
-use crate::engine::metrics::{Histogram, Slot};
+use crate::engine::metrics::{Histogram, RegistrationCell};
 use crate::engine::{
     background::BackgroundThread,
     clock::Clock,
@@ -49,7 +49,7 @@ pub(crate) struct SharedState<K, V, S> {
     #[cfg(feature = "metrics")]
     sweep_times: Mutex<Histogram>,
     #[cfg(feature = "metrics")]
-    pub(crate) registration: Slot,
+    pub(crate) registration: RegistrationCell,
     /// Converts a text to a key, for searches on the dashboard.
     #[cfg(feature = "dashboard")]
     pub(crate) inspect: OnceLock<Inspect<K>>,
@@ -147,7 +147,7 @@ impl<K, V, S> SharedState<K, V, S> {
             #[cfg(feature = "metrics")]
             sweep_times: Mutex::default(),
             #[cfg(feature = "metrics")]
-            registration: Slot::new(),
+            registration: RegistrationCell::new(),
             #[cfg(feature = "dashboard")]
             inspect: OnceLock::new(),
             task: Mutex::default(),

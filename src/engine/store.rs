@@ -70,7 +70,7 @@ pub(crate) use crate::engine::{
     },
     shard::{entry::Entry, sweep::ShardPass, table_cursor::TableCursor},
     waiters::{
-        DepartureWaiters, Member, Turn,
+        DepartureWaiters, KeyTurn, Member,
         flight::{Failure, Flight, Lookup, Preceding},
     },
 };

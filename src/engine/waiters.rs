@@ -21,7 +21,7 @@ pub(crate) struct Waiters<K, V> {
     /// Loads under way.
     pub(crate) loads: WaitMap<K, Flight<V>>,
     /// Turns of callers that change a key's value one at a time.
-    pub(crate) turns: WaitMap<K, Turn>,
+    pub(crate) turns: WaitMap<K, KeyTurn>,
     /// Tasks that wait for a value of a key. By hash only: a wake-up for another key is harmless.
     pub(crate) insert_waiters: WaitMap<(), Notify>,
     /// Tasks that wait for the removal of a key's value.
@@ -29,7 +29,7 @@ pub(crate) struct Waiters<K, V> {
 }
 
 /// Held by the caller that changes the value of a key; the other callers queue for it.
-pub(crate) type Turn = tokio::sync::Mutex<()>;
+pub(crate) type KeyTurn = tokio::sync::Mutex<()>;
 
 /// Tasks that wait for the removal of a value.
 pub(crate) type DepartureWaiters<K, V> = DepartureSignal<Arc<Event<K, V>>>;

@@ -79,7 +79,7 @@ use crate::{
 /// `Eq` and `Clone` of members, and `Ord`, `Clone` and `Add` of scores, run under the lock and must not call the
 /// set. `Hash` and `Drop` run outside it and may call the set. A panic in any of them leaves the set
 /// consistent.
-pub struct SortedSet<S, T>(Arc<SharedState<S, T>>);
+pub struct SortedSet<S, T>(Arc<ScoresState<S, T>>);
 
 /// The condition of [`SortedSet::insert_if`]: keep the best score of a player, or change only known members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,7 +106,7 @@ impl InsertIf {
     }
 }
 
-struct SharedState<S, T> {
+struct ScoresState<S, T> {
     scores: Mutex<Scores<S, T>>,
     hasher: DefaultHasher,
 }
@@ -119,7 +119,7 @@ where
     /// Creates an empty set.
     pub fn new() -> Self {
         let (scores, hasher) = (Mutex::new(Scores::new()), DefaultHasher::default());
-        Self(Arc::new(SharedState { scores, hasher }))
+        Self(Arc::new(ScoresState { scores, hasher }))
     }
 
     /// Adds `member` with this score, or moves it to that score. Returns its previous score, or `None` if it

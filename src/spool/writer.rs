@@ -54,7 +54,7 @@ pub(super) struct Writer {
     backlog: Mutex<Backlog>,
     purged: Mutex<Option<Instant>>,
     #[cfg(feature = "metrics")]
-    pub(super) registration: crate::engine::metrics::Slot,
+    pub(super) registration: crate::engine::metrics::RegistrationCell,
 }
 
 impl Writer {

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use super::{TimeoutDict, state::SharedState};
+use super::{TimeoutDict, state::DictState};
 use crate::engine::{hasher::DefaultHasher, retries::Retries};
 
 const DEFAULT_NAME: &str = "timeout dict";
@@ -184,7 +184,7 @@ where
 {
     /// Builds an empty dictionary.
     pub fn build(self) -> TimeoutDict<K, V, S> {
-        let shared = Arc::new(SharedState::new(self.retries, self.seed));
+        let shared = Arc::new(DictState::new(self.retries, self.seed));
         #[cfg(feature = "metrics")]
         super::metrics::follow(&shared, &self.name);
         TimeoutDict { shared, hasher: self.hasher }

@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use super::{entries::ClaimedEntry, state::SharedState};
+use super::{entries::ClaimedEntry, state::DictState};
 use crate::engine::{
     clock::{Deadline, Tick},
     coop,
@@ -55,14 +55,14 @@ use crate::engine::{
 /// extend and release it, and [`retry_in`](Claim::retry_in) can delay it. Only [`fail`](Claim::fail) has no effect any
 /// more, since the attempt has failed already.
 pub struct Claim<K, V> {
-    shared: Arc<SharedState<K, V>>,
+    shared: Arc<DictState<K, V>>,
     claimed: ClaimedEntry<K, V>,
     /// True once the entry was acknowledged or given back: drop must then not give it back again.
     is_done: bool,
 }
 
 impl<K, V> Claim<K, V> {
-    pub(super) fn new(shared: Arc<SharedState<K, V>>, claimed: ClaimedEntry<K, V>) -> Self {
+    pub(super) fn new(shared: Arc<DictState<K, V>>, claimed: ClaimedEntry<K, V>) -> Self {
         Self { shared, claimed, is_done: false }
     }
 

@@ -10,7 +10,7 @@ use std::{
 
 use shuttle::{future::block_on, rand::Rng, thread};
 
-use super::{claim::Claim, entries::Entries, state::SharedState};
+use super::{claim::Claim, entries::Entries, state::DictState};
 use crate::engine::{
     clock::{Deadline, Tick},
     retries::Retries,
@@ -21,14 +21,14 @@ const KEY: u8 = 1;
 /// A dictionary of one key, without its handle and with an explicit clock.
 #[derive(Clone)]
 struct BareDict {
-    shared: Arc<SharedState<u8, u32>>,
+    shared: Arc<DictState<u8, u32>>,
     start: Tick,
 }
 
 impl BareDict {
     fn new() -> Self {
         let at_once = Retries { first: Duration::ZERO, ..Retries::DEFAULT };
-        let shared = Arc::new(SharedState::new(at_once, Some(7)));
+        let shared = Arc::new(DictState::new(at_once, Some(7)));
         Self { start: shared.clock.now(), shared }
     }
 

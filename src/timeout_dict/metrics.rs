@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Weak};
 
-use super::state::SharedState;
+use super::state::DictState;
 use crate::engine::metrics::{MetricValues, Series, Source, counter, gauge, register};
 
 /// The series of a dictionary, also of one on Redis.
@@ -26,16 +26,16 @@ pub(crate) const SERIES: [Series; 10] = [
 ];
 
 /// Registers the metrics of a dictionary.
-pub(super) fn follow<K, V>(shared: &Arc<SharedState<K, V>>, name: &str)
+pub(super) fn follow<K, V>(shared: &Arc<DictState<K, V>>, name: &str)
 where
     K: Send + Sync + 'static,
     V: Send + Sync + 'static,
 {
-    let source: Weak<SharedState<K, V>> = Arc::downgrade(shared);
+    let source: Weak<DictState<K, V>> = Arc::downgrade(shared);
     register(&SERIES, name, source, &shared.registration);
 }
 
-impl<K, V> Source for SharedState<K, V>
+impl<K, V> Source for DictState<K, V>
 where
     K: Send + Sync + 'static,
     V: Send + Sync + 'static,

@@ -13,17 +13,17 @@ use crate::engine::{
 };
 
 /// State shared by all handles and claims.
-pub(super) struct SharedState<K, V> {
+pub(super) struct DictState<K, V> {
     entries: Mutex<Entries<K, V>>,
     pub(super) clock: Clock,
     /// Only the waiter whose turn it is sleeps until the first deadline, so that a due entry wakes one task
     /// and not all.
     pub(super) turns: Arc<Turns>,
     #[cfg(feature = "metrics")]
-    pub(super) registration: crate::engine::metrics::Slot,
+    pub(super) registration: crate::engine::metrics::RegistrationCell,
 }
 
-impl<K, V> SharedState<K, V> {
+impl<K, V> DictState<K, V> {
     pub(super) fn new(retries: Retries, seed: Option<u64>) -> Self {
         let rng = seed.map_or_else(make_rng, SmallRng::seed_from_u64);
         Self {
@@ -116,7 +116,7 @@ impl<K, V> SharedState<K, V> {
     }
 }
 
-impl<K, V> Drop for SharedState<K, V> {
+impl<K, V> Drop for DictState<K, V> {
     fn drop(&mut self) {
         // Ends the watch.
         self.turns.wake_watch.notify_one();

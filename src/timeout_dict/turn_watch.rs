@@ -8,14 +8,14 @@ use std::{
 use tokio::runtime::Handle;
 
 use super::{
-    state::SharedState,
+    state::DictState,
     turns::{Queued, Turn, Watch},
 };
 
 /// Time for which a due entry may stay unexamined before the next waiter has the turn.
 const PASS_ON_AFTER: Duration = Duration::from_millis(50);
 
-impl<K: Send + 'static, V: Send + 'static> SharedState<K, V> {
+impl<K: Send + 'static, V: Send + 'static> DictState<K, V> {
     /// Waits for a turn.
     pub(super) async fn turn(self: &Arc<Self>) -> Turn<'_> {
         let turns = &*self.turns;
@@ -44,7 +44,7 @@ impl<K: Send + 'static, V: Send + 'static> SharedState<K, V> {
 }
 
 /// Passes the turn on if a due entry is not examined, until no waiter is queued.
-async fn watch_turns<K, V>(shared: Weak<SharedState<K, V>>, mut watch: Watch) {
+async fn watch_turns<K, V>(shared: Weak<DictState<K, V>>, mut watch: Watch) {
     let turns = watch.turns.clone();
     let mut looks_when_due = None;
     loop {

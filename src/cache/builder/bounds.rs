@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::Builder;
-use crate::cache::bounds::Bound;
+use crate::cache::bounds::ConfiguredBound;
 #[cfg(doc)]
 use crate::{
     cache::Cache,
@@ -49,12 +49,12 @@ impl<K, V, S> Builder<K, V, S> {
     #[doc(alias = "max_capacity")]
     pub fn max_entries(mut self, entries: usize) -> Self {
         assert!(entries > 0, "max_entries must be at least 1, got {entries}");
-        if let Bound::Weight(weight, _) = self.bound {
+        if let ConfiguredBound::Weight(weight, _) = self.bound {
             panic!(
                 "max_entries({entries}): this cache has max_weight({weight}), and can't have both"
             );
         }
-        self.bound = Bound::Entries(entries);
+        self.bound = ConfiguredBound::Entries(entries);
         self
     }
 
@@ -105,12 +105,12 @@ impl<K, V, S> Builder<K, V, S> {
         weigher: impl Fn(&K, &V) -> u32 + Send + Sync + 'static,
     ) -> Self {
         assert!(weight > 0, "max_weight must be at least 1, got {weight}");
-        if let Bound::Entries(entries) = self.bound {
+        if let ConfiguredBound::Entries(entries) = self.bound {
             panic!(
                 "max_weight({weight}): this cache has max_entries({entries}), and can't have both"
             );
         }
-        self.bound = Bound::Weight(weight, Arc::new(weigher));
+        self.bound = ConfiguredBound::Weight(weight, Arc::new(weigher));
         self
     }
 }

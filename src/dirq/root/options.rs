@@ -13,7 +13,7 @@ use super::{Root, make_all};
 use crate::{
     dirq::{
         Error, Purge,
-        bound::Bound,
+        bound::QueueBound,
         dead_directories::DeadDirectories,
         dir_cache::DirCache,
         fs::{Medium, Mode, file_id, is_directory, medium, stat},
@@ -96,7 +96,7 @@ impl Options {
             max_size,
             retries,
             purge_every,
-            bound: max_elements.map(|max| Bound::new(max, wait_for_room)),
+            bound: max_elements.map(|max| QueueBound::new(max, wait_for_room)),
             names: NameGenerator::new(rnd_hex),
             id: file_id(&at_path),
             medium,

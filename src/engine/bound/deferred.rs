@@ -30,12 +30,12 @@ pub(crate) struct Deferred {
 }
 
 /// The right to evict deferred weight.
-pub(super) struct Turn<'a> {
+pub(super) struct EvictionTurn<'a> {
     weight: &'a AtomicU64,
     _guard: MutexGuard<'a, ()>,
 }
 
-impl Turn<'_> {
+impl EvictionTurn<'_> {
     /// Ends the turn and subtracts evicted weight from the deferred weight, of which it is a part.
     pub(super) fn settle(self, evicted: u64) {
         // Relaxed: the turn is passed on by its lock, and writers only add.
@@ -89,12 +89,12 @@ impl Deferred {
 
     /// Begins to evict deferred weight, unless another call does so at the moment. No entry may be dropped during the
     /// turn, since `Drop` is user code.
-    pub(super) fn try_begin_turn(&self) -> Option<Turn<'_>> {
+    pub(super) fn try_begin_turn(&self) -> Option<EvictionTurn<'_>> {
         match self.turn.try_lock() {
-            Ok(guard) => Some(Turn { weight: &self.weight, _guard: guard }),
+            Ok(guard) => Some(EvictionTurn { weight: &self.weight, _guard: guard }),
             // Poisoned by a `Hash` that panicked: the weight is still deferred.
             Err(TryLockError::Poisoned(poisoned)) => {
-                Some(Turn { weight: &self.weight, _guard: poisoned.into_inner() })
+                Some(EvictionTurn { weight: &self.weight, _guard: poisoned.into_inner() })
             }
             Err(TryLockError::WouldBlock) => None,
         }

@@ -27,7 +27,7 @@ pub(super) struct Channel<K, V> {
     /// Maximum number of unread events; `None` for lossless subscribers, whose events are kept until all of them have
     /// read them.
     ring: Option<u64>,
-    events: ChunkedDeque<Slot<K, V>>,
+    events: ChunkedDeque<UnreadEvent<K, V>>,
     /// Number of the first event in `events`.
     first: u64,
     /// Number of readers that have read all events.
@@ -45,7 +45,7 @@ pub(super) struct Channel<K, V> {
 }
 
 /// An unread event.
-struct Slot<K, V> {
+struct UnreadEvent<K, V> {
     event: QueuedEvent<K, V>,
     /// Number of readers that read this event next.
     next_readers: usize,
@@ -64,7 +64,7 @@ struct Reader {
 }
 
 /// Result of reading: an event, or the number of missed events.
-pub(super) struct Found<K, V> {
+pub(super) struct NextEvent<K, V> {
     pub(super) item: Result<QueuedEvent<K, V>, Lagged>,
     /// True if exactly this read freed half of the reader's capacity.
     pub(super) half_free: bool,
@@ -130,7 +130,7 @@ impl<K, V> Channel<K, V> {
         unread.truncate(behind.saturating_sub(self.events.len()));
         self.first -= unread.len() as u64;
         for event in unread.into_iter().rev() {
-            self.events.push_front(Slot { event, next_readers: 0 });
+            self.events.push_front(UnreadEvent { event, next_readers: 0 });
         }
         let index = self.events.len() - behind;
         *self.readers_at(index) += 1;
@@ -189,7 +189,7 @@ impl<K, V> Channel<K, V> {
         let is_full = self.ring.is_some_and(|ring| self.events.len() as u64 >= ring);
         let oldest = if is_full { self.pop() } else { None };
         let next_readers = mem::take(&mut self.at_end);
-        self.events.push_back(Slot { event, next_readers });
+        self.events.push_back(UnreadEvent { event, next_readers });
         let oldest = oldest?;
         // Readers of the event pushed out have missed it, and continue with the new first event. After the append: in a
         // ring of one event, that is the new event.
@@ -213,13 +213,13 @@ impl<K, V> Channel<K, V> {
     }
 
     /// Returns the next event of a reader, or the number of events missed before it; `None` if it has read all.
-    pub(super) fn read(&mut self, id: usize, clock: &Clock) -> Option<Found<K, V>> {
+    pub(super) fn read(&mut self, id: usize, clock: &Clock) -> Option<NextEvent<K, V>> {
         let reader = &mut self.readers[id];
         let missed = mem::take(&mut reader.missed) + self.first.saturating_sub(reader.next);
         if missed > 0 {
             // Its position is already counted there: `push` moved the count when it pushed out the event.
             reader.next = reader.next.max(self.first);
-            return Some(Found { item: Err(Lagged(missed)), half_free: false });
+            return Some(NextEvent { item: Err(Lagged(missed)), half_free: false });
         }
         let index = (reader.next - self.first) as usize;
         let unread = self.events.len() - index;
@@ -237,7 +237,7 @@ impl<K, V> Channel<K, V> {
         };
         // The reader's limit has grown, so another reader may now have the least capacity.
         self.fullest.take_if(|(fullest, _)| *fullest == id);
-        Some(Found { item: Ok(event), half_free })
+        Some(NextEvent { item: Ok(event), half_free })
     }
 
     /// Returns whether `waker` wakes the same task as the registered waker of the reader.
@@ -310,7 +310,7 @@ impl<K, V> Channel<K, V> {
     }
 
     /// Removes the first event. The caller must count its readers at another position.
-    fn pop(&mut self) -> Option<Slot<K, V>> {
+    fn pop(&mut self) -> Option<UnreadEvent<K, V>> {
         let slot = self.events.pop_front()?;
         self.first += 1;
         Some(slot)

@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 
 use super::{
     Lagged,
-    channel::{Channel, Found, Wakers},
+    channel::{Channel, NextEvent, Wakers},
     departure::{Cause, Event},
     journal::{Journal, Taken},
     queued_event::QueuedEvent,
@@ -168,7 +168,7 @@ impl<K, V> Log<K, V> {
         after: &mut AfterUnlock<K, V>,
     ) -> Option<Option<Result<QueuedEvent<K, V>, Lagged>>> {
         let channel = &mut self.channels[reader_id.channel];
-        let Some(Found { item, half_free }) = channel.read(reader_id.reader, clock) else {
+        let Some(NextEvent { item, half_free }) = channel.read(reader_id.reader, clock) else {
             return self.closed.then_some(None);
         };
         // `is_half_free` visits all readers, so it is only called if this read may have changed its result.

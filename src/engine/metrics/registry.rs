@@ -102,7 +102,7 @@ pub(crate) struct Registration {
 }
 
 /// Place of the registration in its object.
-pub(crate) type Slot = OnceLock<Registration>;
+pub(crate) type RegistrationCell = OnceLock<Registration>;
 
 /// Registers `source`, and starts the thread if it does not run. Warns, once per kind and name, if another object of
 /// this kind has the same name.
@@ -110,7 +110,7 @@ pub(crate) fn register(
     series: &'static [Series],
     name: &str,
     source: Weak<dyn Source>,
-    slot: &Slot,
+    slot: &RegistrationCell,
 ) {
     let mut registry = registry();
     let id = registry.next_id;

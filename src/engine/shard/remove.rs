@@ -20,7 +20,7 @@ use crate::engine::{
 
 /// The entry of a key that is to be written.
 #[derive(Clone, Copy)]
-pub(crate) struct Found {
+pub(crate) struct ExistingEntry {
     pub(crate) bucket: usize,
     pub(crate) is_expired: bool,
 }
@@ -132,7 +132,7 @@ where
     /// Removes the entry of a key whose new value is not written to the same bucket. Returns the value if it is live.
     pub(crate) fn remove_previous(
         &mut self,
-        Found { bucket, is_expired }: Found,
+        ExistingEntry { bucket, is_expired }: ExistingEntry,
         copy: &mut Option<V>,
         now: &impl Now,
         drop_queue: &mut DropQueue<K, V>,

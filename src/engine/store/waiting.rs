@@ -14,7 +14,7 @@ use crate::engine::{
     clock::{Deadline, Now},
     shard::{Shard, entry::Entry, tags::TagSet},
     waiters::{
-        DepartureWaiters, Member, Turn, Waiters,
+        DepartureWaiters, KeyTurn, Member, Waiters,
         flight::{Flight, Preceding},
         wait_map::Joined,
     },
@@ -184,16 +184,16 @@ where
         location: Location,
         key: &Q,
         owned: impl FnOnce() -> K,
-    ) -> Arc<Turn>
+    ) -> Arc<KeyTurn>
     where
         Q: Equivalent<K> + ?Sized,
     {
         let mut locked = self.lock_shard(location.shard());
         let waiters = locked.waiters_mut();
-        waiters.turns.join(location.hash(), key, owned, |_| false, Turn::default).shared
+        waiters.turns.join(location.hash(), key, owned, |_| false, KeyTurn::default).shared
     }
 
-    pub(crate) fn leave_turn(&self, location: Location, turn: &Arc<Turn>) {
+    pub(crate) fn leave_turn(&self, location: Location, turn: &Arc<KeyTurn>) {
         self.leave(location, |waiters| waiters.turns.leave(location.hash(), turn));
     }
 

@@ -15,7 +15,7 @@ use crate::engine::{
     shard::{
         Shard,
         entry::Entry,
-        remove::{DropQueue, Found},
+        remove::{DropQueue, ExistingEntry},
         tags::TagSet,
     },
 };
@@ -206,7 +206,7 @@ where
         // Searched before anything is reserved: most writes replace a value, and an insert may have to grow the table.
         let entry = locked.find_shared(hash, new.key());
         let entry = entry.map(|(bucket, entry)| (bucket, now.is_expired(entry.deadline()), entry));
-        let found = entry.map(|(bucket, is_expired, _)| Found { bucket, is_expired });
+        let found = entry.map(|(bucket, is_expired, _)| ExistingEntry { bucket, is_expired });
         let live = entry.filter(|(_, is_expired, _)| !is_expired);
         let live =
             live.map(|(bucket, _, entry)| (&entry.value, locked.hard_deadline(bucket, entry)));
@@ -218,7 +218,7 @@ where
             }
             Decision::Remove => {
                 locked.bump_write_version(hash, new.key());
-                if let Some(Found { bucket, .. }) = found {
+                if let Some(ExistingEntry { bucket, .. }) = found {
                     new.value = self.remove_found(locked, bucket, now, Cause::Removed);
                     return Written::Removed;
                 }
@@ -238,7 +238,7 @@ where
         &self,
         new: &mut NewEntry<K, V>,
         mut locked: Shard<'_, K, V, S>,
-        found: Option<Found>,
+        found: Option<ExistingEntry>,
         now: &impl Now,
     ) -> Written
     where
@@ -251,7 +251,7 @@ where
         {
             new.weight = self.weigh(new.key(), value);
         }
-        if let Some(Found { bucket, is_expired: false }) = found {
+        if let Some(ExistingEntry { bucket, is_expired: false }) = found {
             new.copy = locked.copy_for_subscribers(bucket, hash, new.key());
         }
         locked.bump_write_version(hash, new.key());
@@ -290,7 +290,7 @@ where
     fn fits_in_place(
         &self,
         locked: &Shard<'_, K, V, S>,
-        found: Found,
+        found: ExistingEntry,
         new: &NewEntry<K, V>,
         now: &impl Now,
     ) -> bool {
@@ -305,7 +305,7 @@ where
     fn overwrite(
         &self,
         locked: &mut Shard<'_, K, V, S>,
-        Found { bucket, is_expired }: Found,
+        ExistingEntry { bucket, is_expired }: ExistingEntry,
         new: &mut NewEntry<K, V>,
         now: &impl Now,
         drop_queue: &mut DropQueue<K, V>,

@@ -26,7 +26,7 @@ impl Ghosts {
         len: usize,
     ) -> Option<AccessWord> {
         self.resize_for(len);
-        let slot = Slot::of(hash, self.0.len());
+        let slot = GhostPlace::of(hash, self.0.len());
         let set = &mut self.0[slot.set];
         let displaced = if slot.is_long_term {
             mem::replace(&mut set[3], slot.ghost(access_word))
@@ -36,7 +36,7 @@ impl Ghosts {
             (set[0], set[1], set[2]) = (slot.ghost(access_word), newest, next);
             displaced
         };
-        (displaced != EMPTY).then(|| Slot::access_word(displaced))
+        (displaced != EMPTY).then(|| GhostPlace::access_word(displaced))
     }
 
     /// Removes the ghost of a key that is inserted again, and returns its access word.
@@ -44,9 +44,9 @@ impl Ghosts {
         if self.0.is_empty() {
             return None;
         }
-        let slot = Slot::of(hash, self.0.len());
+        let slot = GhostPlace::of(hash, self.0.len());
         let ghost = self.0[slot.set].iter_mut().find(|ghost| slot.matches(**ghost))?;
-        Some(Slot::access_word(mem::replace(ghost, EMPTY)))
+        Some(GhostPlace::access_word(mem::replace(ghost, EMPTY)))
     }
 
     /// Returns whether the key of this hash has a ghost.
@@ -54,7 +54,7 @@ impl Ghosts {
         if self.0.is_empty() {
             return false;
         }
-        let slot = Slot::of(hash, self.0.len());
+        let slot = GhostPlace::of(hash, self.0.len());
         self.0[slot.set].iter().any(|ghost| slot.matches(*ghost))
     }
 
@@ -73,13 +73,13 @@ impl Ghosts {
 }
 
 /// Position and fingerprint of a key's ghost.
-struct Slot {
+struct GhostPlace {
     set: usize,
     fingerprint: u16,
     is_long_term: bool,
 }
 
-impl Slot {
+impl GhostPlace {
     fn of(hash: u64, sets: usize) -> Self {
         // Mixed, because keys of one shard share some bits, and a user's hasher may be poor.
         let hash = mix(hash);

@@ -29,7 +29,7 @@ struct InFlightRead<V> {
 
 /// Reply to a read: the live value, and the time at which it expires, if it does.
 #[derive(Clone)]
-pub(super) struct Found<V> {
+pub(super) struct LiveReply<V> {
     pub(super) value: Option<V>,
     pub(super) expires_at: Option<Instant>,
     /// True if the value has tags: only callers that started before the read may return it, because a tag may have been
@@ -38,14 +38,14 @@ pub(super) struct Found<V> {
 }
 
 /// Answer of a read, shared by its callers. An error if the task that read was cancelled or panicked.
-pub(super) type Answer<V> = Shared<oneshot::Receiver<Arc<Result<Found<V>, Error>>>>;
+pub(super) type Answer<V> = Shared<oneshot::Receiver<Arc<Result<LiveReply<V>, Error>>>>;
 
 /// The caller that sends the request of a key for all callers.
 pub(super) struct ReadLeader<V> {
     // Declared first, so that it is dropped before `sender`: a caller that is woken by the answer and reads again finds
     // the cached answer, and cannot join this finished read.
     entry: RemoveOnDrop<V>,
-    sender: oneshot::Sender<Arc<Result<Found<V>, Error>>>,
+    sender: oneshot::Sender<Arc<Result<LiveReply<V>, Error>>>,
 }
 
 /// Removes a read when dropped, so that no further caller joins it.
@@ -102,7 +102,7 @@ impl<V> ReadLeader<V> {
         self.entry.version
     }
 
-    pub(super) fn send(self, answer: Result<Found<V>, Error>) {
+    pub(super) fn send(self, answer: Result<LiveReply<V>, Error>) {
         // First: a caller that the answer wakes must not join this read again.
         drop(self.entry);
         // All callers may have been dropped.

@@ -30,7 +30,7 @@ use super::{
     commands::{Commands, MAX_KEYS_PER_READ, check_page},
     expiry::expires_at,
     flights::clone_error,
-    in_flight_reads::{Answer, Found, InFlightReads, Key, ReadLeader},
+    in_flight_reads::{Answer, InFlightReads, Key, LiveReply, ReadLeader},
     stats::{NearCounters, NearStats},
     stored_value::{tags_of, untagged},
 };
@@ -51,11 +51,11 @@ pub(super) trait DynNearCache<V>: NearCounters {
         &self,
         key: &[u8],
         cx: &mut Context<'_>,
-        found: &mut Poll<Result<Found<V>, Error>>,
+        found: &mut Poll<Result<LiveReply<V>, Error>>,
     ) -> Poll<bool>;
 
     /// Reads the live value of a key from the server, and caches it if possible.
-    fn read(self: Arc<Self>, key: Vec<u8>) -> BoxFuture<'static, Result<Found<V>, Error>>;
+    fn read(self: Arc<Self>, key: Vec<u8>) -> BoxFuture<'static, Result<LiveReply<V>, Error>>;
 
     /// Reads several keys, in their order.
     fn read_many(
@@ -97,7 +97,7 @@ pub(super) struct NearCache<V> {
 
 #[derive(Clone)]
 struct CachedAnswer<V> {
-    found: Found<V>,
+    found: LiveReply<V>,
     version: KeyVersion,
 }
 
@@ -244,7 +244,7 @@ impl<V: Clone + DeserializeOwned + Send + Sync + 'static> NearCache<V> {
             }
         };
         let max_age = self.settings.max_age;
-        let found = Found { value, expires_at: expires_at(started, ttl), is_tagged };
+        let found = LiveReply { value, expires_at: expires_at(started, ttl), is_tagged };
         let ttl_here = match (&found.value, ttl) {
             (None, _) | (Some(_), -1) => max_age,
             // The value expired between `GET` and `PTTL`.
@@ -271,7 +271,7 @@ impl<V: Clone + DeserializeOwned + Send + Sync + 'static> NearCache<V> {
         key: &[u8],
         answer: Answer<V>,
         is_leader: bool,
-    ) -> Result<Found<V>, Error> {
+    ) -> Result<LiveReply<V>, Error> {
         let answer = match is_leader {
             // Without a timeout: the read is a task of this runtime, and its request has one.
             true => answer.await.ok(),
@@ -292,7 +292,7 @@ impl<V: Clone + DeserializeOwned + Send + Sync + 'static> NearCache<V> {
                 let record = || self.commands.keyspace.record(key);
                 let value = value.map(|value| self.format.decode(untagged(&value), record));
                 let value = value.transpose()?;
-                Ok(Found { value, expires_at: None, is_tagged: false })
+                Ok(LiveReply { value, expires_at: None, is_tagged: false })
             }
         }
     }
@@ -303,7 +303,7 @@ impl<V: Clone + DeserializeOwned + Send + Sync + 'static> NearCache<V> {
         &self,
         key: &[u8],
         cx: &mut Context<'_>,
-        output: impl FnOnce(Found<V>),
+        output: impl FnOnce(LiveReply<V>),
     ) -> Poll<bool> {
         let Some(cached) = self.cached.get() else { return Poll::Ready(false) };
         let Some(CachedAnswer { found, version }) =
@@ -324,7 +324,7 @@ impl<V: Clone + DeserializeOwned + Send + Sync + 'static> NearCache<V> {
     }
 }
 
-fn is_tagged<V>(answer: &Result<Found<V>, Error>) -> bool {
+fn is_tagged<V>(answer: &Result<LiveReply<V>, Error>) -> bool {
     answer.as_ref().is_ok_and(|found| found.is_tagged)
 }
 
@@ -337,12 +337,12 @@ impl<V: Clone + DeserializeOwned + Send + Sync + 'static> DynNearCache<V> for Ne
         &self,
         key: &[u8],
         cx: &mut Context<'_>,
-        found: &mut Poll<Result<Found<V>, Error>>,
+        found: &mut Poll<Result<LiveReply<V>, Error>>,
     ) -> Poll<bool> {
         self.poll_answer(key, cx, |answer| *found = Poll::Ready(Ok(answer)))
     }
 
-    fn read(self: Arc<Self>, key: Vec<u8>) -> BoxFuture<'static, Result<Found<V>, Error>> {
+    fn read(self: Arc<Self>, key: Vec<u8>) -> BoxFuture<'static, Result<LiveReply<V>, Error>> {
         async move {
             let (answer, leader) = self.in_flight.join(&key, &self.invalidations);
             let is_leader = leader.is_some();

@@ -7,7 +7,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use super::{
     super::Error,
     Cache,
-    in_flight_reads::Found,
+    in_flight_reads::LiveReply,
     near::{DynNearCache, cached},
 };
 
@@ -21,7 +21,7 @@ where
         &self,
         near: &Arc<dyn DynNearCache<V>>,
         key: &[u8],
-    ) -> Result<Found<V>, Error> {
+    ) -> Result<LiveReply<V>, Error> {
         match cached(|cx, found| near.poll_found(key, cx, found)).await? {
             Some(found) => Ok(found),
             None => self.read_near(near, key.to_vec()).await,
@@ -64,7 +64,7 @@ where
         &self,
         near: &Arc<dyn DynNearCache<V>>,
         key: Vec<u8>,
-    ) -> Result<Found<V>, Error> {
+    ) -> Result<LiveReply<V>, Error> {
         let found = near.clone().read(key).await?;
         self.state.counters.read(&found.value);
         Ok(found)

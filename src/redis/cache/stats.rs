@@ -59,7 +59,7 @@ pub(super) struct Counters {
     missed: AtomicU64,
     near: Option<Arc<dyn NearCounters>>,
     #[cfg(feature = "metrics")]
-    pub(super) registration: crate::engine::metrics::Slot,
+    pub(super) registration: crate::engine::metrics::RegistrationCell,
 }
 
 impl Counters {

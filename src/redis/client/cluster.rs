@@ -27,7 +27,7 @@ use super::{
     node::{Lane, Node},
     sentinel::with_address,
     shared_connection::{Destination, Request, Route, SharedConnection},
-    single_flight::{Outcome, SingleFlight},
+    single_flight::{SharedResult, SingleFlight},
 };
 use crate::{
     engine::coop,
@@ -240,7 +240,7 @@ impl Cluster {
         drop(self.refresh());
     }
 
-    fn refresh(&self) -> Outcome<RedisResult<()>> {
+    fn refresh(&self) -> SharedResult<RedisResult<()>> {
         let state = self.0.clone();
         self.0.refresh.join(|| async move {
             let map = state.fetch_map().await?;

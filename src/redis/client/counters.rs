@@ -22,7 +22,7 @@ pub(super) struct ClientCounters {
     #[cfg_attr(not(feature = "metrics"), expect(dead_code, reason = "only for metrics"))]
     outages: Arc<ReportedOutages>,
     #[cfg(feature = "metrics")]
-    pub(super) registration: crate::engine::metrics::Slot,
+    pub(super) registration: crate::engine::metrics::RegistrationCell,
 }
 
 impl ClientCounters {

@@ -15,26 +15,26 @@ const GRACE: Duration = Duration::from_millis(100);
 
 /// Runs at most one piece of work at a time.
 pub(super) struct SingleFlight<T: Clone> {
-    slot: Slot<T>,
+    slot: FlightSlot<T>,
     /// Work older than this is assumed stuck on a stopped runtime; the next caller restarts it.
     max_duration: Duration,
 }
 
-type Slot<T> = Arc<Mutex<Option<InFlight<T>>>>;
+type FlightSlot<T> = Arc<Mutex<Option<InFlight<T>>>>;
 
 struct InFlight<T: Clone> {
-    outcome: Outcome<T>,
+    outcome: SharedResult<T>,
     started_at: Instant,
 }
 
 /// Result of the work; an error if the runtime of its task was shut down.
-pub(super) type Outcome<T> = Shared<oneshot::Receiver<T>>;
+pub(super) type SharedResult<T> = Shared<oneshot::Receiver<T>>;
 
 /// Clears the slot when the task ends or is dropped with its runtime.
 struct ClearSlotOnDrop<T: Clone> {
-    slot: Slot<T>,
-    /// Outcome of this task: the slot may already hold that of a successor.
-    outcome: Outcome<T>,
+    slot: FlightSlot<T>,
+    /// Result of this task: the slot may already hold that of a successor.
+    outcome: SharedResult<T>,
 }
 
 impl<T: Clone + Send + Sync + 'static> SingleFlight<T> {
@@ -50,7 +50,7 @@ impl<T: Clone + Send + Sync + 'static> SingleFlight<T> {
     }
 
     /// Joins the work in flight, or starts `work` if there is none.
-    pub(super) fn join<F>(&self, work: impl FnOnce() -> F) -> Outcome<T>
+    pub(super) fn join<F>(&self, work: impl FnOnce() -> F) -> SharedResult<T>
     where
         F: Future<Output = T> + Send + 'static,
     {

@@ -55,7 +55,7 @@ pub(super) struct LimiterState {
     #[cfg(feature = "dashboard")]
     pub(super) top_denied: super::top_denied::TopDenied,
     #[cfg(feature = "metrics")]
-    pub(super) registration: crate::engine::metrics::Slot,
+    pub(super) registration: crate::engine::metrics::RegistrationCell,
 }
 
 impl LimiterState {

@@ -13,7 +13,7 @@ use tokio::runtime::Handle;
 use super::{counters::DictCounters, layout::Layout};
 use crate::{
     engine::metrics::{
-        Measurement, MetricValues, RunningMeasurement, Series, Slot, Source, register,
+        Measurement, MetricValues, RegistrationCell, RunningMeasurement, Series, Source, register,
     },
     redis::{Client, Error},
     timeout_dict::SERIES as EMBEDDED_SERIES,
@@ -35,7 +35,7 @@ pub(super) struct DictMetrics {
     /// The first that exists measures the dictionary.
     handles: Mutex<Vec<Weak<MeasuredHandle>>>,
     measurement: Arc<Measurement<Counts>>,
-    registration: Slot,
+    registration: RegistrationCell,
 }
 
 /// A handle that was used, so that it may send commands to the server.
@@ -69,7 +69,7 @@ impl DictMetrics {
             id: id.clone(),
             handles: Mutex::default(),
             measurement: Arc::default(),
-            registration: Slot::new(),
+            registration: RegistrationCell::new(),
         });
         shared.insert(id, Arc::downgrade(&metrics));
         drop(shared);

@@ -10,7 +10,7 @@ use super::{
     builder::ExpiringSetBuilder,
     change::{Change, Unkeyed},
     members::{Members, Prehashed},
-    state::SharedState,
+    state::ExpiringState,
     sweeper,
 };
 use crate::{
@@ -107,7 +107,7 @@ use crate::{
 /// A set uses the clock of the runtime on which you built it. You can use it from other runtimes and from outside a
 /// runtime, as you can a [`Cache`](crate::Cache). When the runtime on which the set was built shuts down, the sweeper
 /// stops and everything else still works.
-pub struct ExpiringSet<T>(Arc<SharedState<Members<T>, T, ()>>);
+pub struct ExpiringSet<T>(Arc<ExpiringState<Members<T>, T, ()>>);
 
 impl<T> ExpiringSet<T>
 where

@@ -18,7 +18,7 @@ use super::{
     change::Change,
     members::{Members, Prehashed},
     sets_by_key::{KeyedMembers, MoreExpired},
-    state::SharedState,
+    state::ExpiringState,
     sweeper,
 };
 use crate::{
@@ -68,7 +68,7 @@ use crate::{
 ///
 /// `Eq` and `Clone` of keys and members run while a shard is locked and must not call the sets. `Hash` and
 /// `Drop` run outside the lock and may call the sets. A panic in any of them leaves the sets consistent.
-pub struct ExpiringSets<K, T>(Arc<SharedState<KeyedMembers<K, T>, K, T>>);
+pub struct ExpiringSets<K, T>(Arc<ExpiringState<KeyedMembers<K, T>, K, T>>);
 
 impl<K, T> ExpiringSets<K, T>
 where

@@ -1,5 +1,5 @@
 //! State shared by all handles and their sweeper: the shards and their locks. Every change goes through
-//! [`SharedState::change`], which also does the work that must follow the unlock.
+//! [`ExpiringState::change`], which also does the work that must follow the unlock.
 
 use std::{
     ops::{Bound, RangeBounds},
@@ -23,7 +23,7 @@ use crate::engine::{
 };
 
 /// State shared by all handles and their sweeper.
-pub(super) struct SharedState<S, K, V> {
+pub(super) struct ExpiringState<S, K, V> {
     pub(super) ttl: Duration,
     pub(super) clock: Clock,
     pub(super) hasher: DefaultHasher,
@@ -40,7 +40,7 @@ pub(super) struct SharedState<S, K, V> {
     #[cfg(feature = "metrics")]
     expired: std::sync::atomic::AtomicU64,
     #[cfg(feature = "metrics")]
-    pub(super) registration: crate::engine::metrics::Slot,
+    pub(super) registration: crate::engine::metrics::RegistrationCell,
     /// Wakes the sweeper if a member expires sooner than the sweeper would wake. In its own `Arc`, as the
     /// sweeper waits on it while it holds no reference to the state.
     sweeper_wake: Arc<Notify>,
@@ -61,7 +61,7 @@ struct Locked<'a, S: Shard> {
     guard: Option<MutexGuard<'a, PaddedShard<S>>>,
 }
 
-pub(super) type StateOf<S> = SharedState<S, <S as Shard>::Key, <S as Shard>::Value>;
+pub(super) type StateOf<S> = ExpiringState<S, <S as Shard>::Key, <S as Shard>::Value>;
 
 impl<S: Shard> StateOf<S> {
     pub(super) fn new(options: Options, shards: impl Iterator<Item = S>) -> Self {
@@ -201,7 +201,7 @@ impl<S: Shard> Drop for Locked<'_, S> {
     }
 }
 
-impl<S, K, V> SharedState<S, K, V> {
+impl<S, K, V> ExpiringState<S, K, V> {
     pub(super) fn ticks(&self, scores: &impl RangeBounds<Instant>) -> (Bound<Tick>, Bound<Tick>) {
         let tick = |bound: Bound<&Instant>| bound.map(|instant| self.clock.tick_of(*instant));
         (tick(scores.start_bound()), tick(scores.end_bound()))
@@ -224,7 +224,7 @@ impl<S, K, V> SharedState<S, K, V> {
     }
 }
 
-impl<S, K, V> Drop for SharedState<S, K, V> {
+impl<S, K, V> Drop for ExpiringState<S, K, V> {
     fn drop(&mut self) {
         if let Some(task) = lock(&self.task).take() {
             task.abort();

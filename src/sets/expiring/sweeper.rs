@@ -16,7 +16,7 @@ use tokio::{
 use super::{
     builder::Options,
     shard::{Shard, SweepProgress},
-    state::{SharedState, StateOf},
+    state::{ExpiringState, StateOf},
 };
 use crate::engine::{
     event::{Cause, Publisher},
@@ -50,7 +50,7 @@ pub(super) fn start<S: Shard>(
     // Created here, so that a runtime without a time driver panics in the caller and not in the task.
     drop(sleep(Duration::ZERO));
     let every = options.sweep_every;
-    let state = Arc::new(SharedState::new(options, shards));
+    let state = Arc::new(ExpiringState::new(options, shards));
     let sweeper =
         run(Arc::downgrade(&state), state.publisher.clone(), state.sweeper_wake().clone(), every);
     state.keep_task(spawn(&runtime, "sweeper", state.name(), Box::pin(sweeper)));

@@ -15,7 +15,7 @@ use super::{
         connection::Connection,
         large_runtime::LargeRuntime,
         outage::RETRY_EVERY,
-        single_flight::Outcome,
+        single_flight::SharedResult,
         watchdog::watchdog,
     },
     Attempt, SharedConnection, State, no_connection,
@@ -95,7 +95,7 @@ impl SharedConnection {
     }
 
     /// Joins the attempt in flight, or starts one.
-    pub(super) fn attempt(&self) -> Outcome<Attempt> {
+    pub(super) fn attempt(&self) -> SharedResult<Attempt> {
         self.0.attempt.join(|| {
             // Here, since the previous attempt has ended: otherwise its success might end the outage before it begins.
             let is_open = |connection: &Arc<Connection>| connection.is_open();
