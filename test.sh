@@ -181,7 +181,7 @@ examples() {
 
 run_examples() {
     step "tests of the examples"
-    cargo test "${everything[@]}" --test examples
+    cargo test "${everything[@]}" --test examples --example tower_sessions
 }
 
 browser() {

@@ -30,6 +30,10 @@ use tower_sessions::{
 
 use fleeting::{Cache, Event};
 
+#[cfg(test)]
+#[path = "tower_sessions/tests.rs"]
+mod tests;
+
 /// Session store of tower-sessions. A `fleeting::redis::Cache` has the same methods, and is shared by many instances.
 #[derive(Clone, Debug)]
 struct Store(Cache<Id, Record>);
