@@ -24,10 +24,6 @@ where
 {
     /// Returns a clone of the live value of `key` and sets its TTL: sliding expiration (Redis: `GETEX`).
     ///
-    /// The new TTL starts now. With a `ttl` of zero the entry expires immediately; with one that overflows it becomes
-    /// persistent. Returns `None` if there is no live value. A value that is being refreshed gets this TTL, too: see
-    /// [`expire`](Cache::expire).
-    ///
     /// ```
     /// # use std::time::Duration;
     /// # use fleeting::{Cache, Ttl};
@@ -42,6 +38,10 @@ where
     /// assert_eq!(sessions.ttl("token").await, Ttl::Remaining(half_an_hour));
     /// # }
     /// ```
+    ///
+    /// The new TTL starts now, and the [idle time](super::Builder::time_to_idle), if there is one, restarts. With a `ttl`
+    /// of zero the entry expires immediately; with one that overflows it becomes persistent. Returns `None` if there is
+    /// no live value. A value that is being refreshed gets this TTL, too: see [`expire`](Cache::expire).
     #[doc(alias = "GETEX")]
     #[inline]
     pub async fn get_ex<Q>(&self, key: &Q, ttl: Duration) -> Option<V>
@@ -51,7 +51,7 @@ where
         self.get_ex_with(key, |_| ttl).await
     }
 
-    /// Like [`get_ex`](Cache::get_ex), but computes the TTL from the value.
+    /// Like [`get_ex`](Cache::get_ex), but computes the TTL from the value. The idle time restarts, too.
     ///
     /// `ttl` runs while the shard of `key` is locked, so the rules for the closure of [`update`](Cache::update) apply
     /// to it.
@@ -162,8 +162,9 @@ where
     /// # }
     /// ```
     ///
-    /// An entry that has already expired is not revived. With a `ttl` of zero the entry expires immediately; with one
-    /// that overflows it becomes persistent. A value that you let expire in this way has its [stale
+    /// In a cache with [`time_to_idle`](super::Builder::time_to_idle) you also restart the idle time, as if you had read
+    /// the value: it expires at the earlier of both times. An entry that has already expired is not revived. With a `ttl`
+    /// of zero the entry expires immediately; with one that overflows it becomes persistent. A value that you let expire in this way has its [stale
     /// window](super::Builder::stale_while_revalidate), and a kept error of its key stays: loader methods may still
     /// return them. [`expire_now`](Cache::expire_now) ends both.
     ///
@@ -186,7 +187,8 @@ where
     /// Sets the TTL of `key`, starting now, if its current TTL meets `when`; returns true if it was set (Redis:
     /// `EXPIRE` with `NX`, `XX`, `GT` or `LT`).
     ///
-    /// Returns false if there is no live value.
+    /// Returns false if there is no live value. If the TTL is set, the idle time restarts, as with
+    /// [`expire`](Cache::expire); otherwise nothing changes.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -211,8 +213,8 @@ where
 
     /// Sets the deadline of `key`; returns false if there is no live value (Redis: `EXPIREAT`, `PEXPIREAT`).
     ///
-    /// With a `deadline` in the past the entry expires immediately. A value that is being refreshed gets this deadline,
-    /// too: see [`expire`](Cache::expire).
+    /// With a `deadline` in the past the entry expires immediately. The idle time restarts, and a value that is being
+    /// refreshed gets this deadline, too: see [`expire`](Cache::expire).
     ///
     /// ```
     /// # use std::time::Duration;
@@ -251,7 +253,8 @@ where
 
     /// Adds `more` to the remaining TTL of `key`; returns false if the key is missing or persistent.
     ///
-    /// A deadline that overflows makes the entry persistent.
+    /// The idle time restarts, as with [`expire`](Cache::expire); it is not extended by `more`. If the call returns
+    /// false, nothing changes. A deadline that overflows makes the entry persistent.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -277,7 +280,8 @@ where
     /// Removes the deadline of `key`, so that the entry becomes persistent; returns true if it had a deadline (Redis:
     /// `PERSIST`).
     ///
-    /// In a cache with [`time_to_idle`](super::Builder::time_to_idle) the idle time still applies, and restarts.
+    /// In a cache with [`time_to_idle`](super::Builder::time_to_idle) the idle time still applies, and restarts if the
+    /// call returns true.
     ///
     /// ```
     /// # use std::time::Duration;

@@ -102,6 +102,57 @@ async fn setting_a_deadline_restarts_time_to_idle() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn each_method_that_changes_a_deadline_restarts_time_to_idle() {
+    const HOUR: Duration = Duration::from_secs(3_600);
+    let methods =
+        ["get_ex", "get_ex_with", "expire", "expire_if", "expire_at", "extend", "persist"];
+    for (bounded, method) in [false, true].into_iter().flat_map(|b| methods.map(|m| (b, m))) {
+        let builder = builder().time_to_idle(10 * SECOND);
+        let cache = if bounded { builder.max_entries(100).build() } else { builder.build() };
+        let sync = cache.sync();
+        for is_sync in [false, true] {
+            cache.set_ex(1, 1, HOUR).await;
+            advance(6 * SECOND).await;
+            let end = Instant::now() + HOUR;
+            assert_eq!(cache.ttl(&1).await, Ttl::Remaining(4 * SECOND));
+            let changed = match (method, is_sync) {
+                ("get_ex", false) => cache.get_ex(&1, HOUR).await.is_some(),
+                ("get_ex", true) => sync.get_ex(&1, HOUR).is_some(),
+                ("get_ex_with", _) => cache.get_ex_with(&1, |_| HOUR).await.is_some(),
+                ("expire", false) => cache.expire(&1, HOUR).await,
+                ("expire", true) => sync.expire(&1, HOUR),
+                ("expire_if", false) => cache.expire_if(&1, HOUR, When::Later).await,
+                ("expire_if", true) => sync.expire_if(&1, HOUR, When::Later),
+                ("expire_at", false) => cache.expire_at(&1, end).await,
+                ("expire_at", true) => sync.expire_at(&1, end),
+                ("extend", false) => cache.extend(&1, HOUR).await,
+                ("extend", true) => sync.extend(&1, HOUR),
+                ("persist", false) => cache.persist(&1).await,
+                ("persist", true) => sync.persist(&1),
+                _ => unreachable!("{method}"),
+            };
+            assert!(changed, "{method}");
+            assert_eq!(cache.ttl(&1).await, Ttl::Remaining(10 * SECOND), "{method}, {is_sync}");
+            advance(10 * SECOND).await;
+            assert_eq!(cache.get(&1).await, None, "{method}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn call_that_changes_no_deadline_does_not_restart_time_to_idle() {
+    let cache = builder().time_to_idle(10 * SECOND).build();
+    cache.set(1, 1).await;
+    advance(6 * SECOND).await;
+    let sync = cache.sync();
+    assert!(!cache.expire_if(&1, SECOND, When::HasTtl).await);
+    assert!(!sync.expire_if(&1, SECOND, When::HasTtl));
+    assert!(!cache.extend(&1, SECOND).await && !sync.extend(&1, SECOND));
+    assert!(!cache.persist(&1).await && !sync.persist(&1));
+    assert_eq!(cache.ttl(&1).await, Ttl::Remaining(4 * SECOND));
+}
+
 /// Entries move to larger and smaller tables, and each keeps its hard deadline and tags.
 #[tokio::test(start_paused = true)]
 async fn hard_deadlines_and_tags_survive_a_rehash() {
