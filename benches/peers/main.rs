@@ -52,7 +52,10 @@ fn main() {
          `run_pending_tasks` every 100 ms, because nothing is removed without traffic |\n\
          | quick_cache {} | `sync::Cache`, capacity for twice the entries; no TTL, so no mass expiration |\n\
          | retainer {} | defaults; for mass expiration `monitor(20, 0.25, 100 ms)` |\n\
-         | fleeting | defaults |\n",
+         | fleeting | defaults |\n\n\
+         Tasks on a runtime make these calls, to the async methods of moka and fleeting. Code that is not async finds \
+         its rows in `docs/cores.md` (`guide::measured::cores`): `Cache::sync()`, `moka::sync` and quick_cache, called \
+         by threads.\n",
         version("dashmap"),
         version("moka"),
         version("quick_cache"),
