@@ -135,6 +135,9 @@ use crate::engine::{coop, hasher::DefaultHasher, to_key::ToKey};
 /// Choose a `max_keys` well above the number of keys that one client may have, or also limit by a shorter prefix
 /// (`TrustedProxies::ipv6_prefix`).
 ///
+/// `max_keys` bounds the number of keys, not their bytes. If clients choose your keys, see
+/// [long keys](crate::guide::rate_limits#long-keys).
+///
 /// # User code under the lock
 ///
 /// As in [`Cache`](crate::Cache), `Hash`, `Eq` and `Clone` of your keys run while a shard is locked. They must not call
@@ -176,17 +179,6 @@ where
 {
     /// Charges one unit to `key`, or returns the time to wait. Costs about as much as a lookup in a cache.
     ///
-    /// # Errors
-    ///
-    /// Returns [`Limited`] if a limit is exhausted; nothing is charged then.
-    ///
-    /// # Cancel safety
-    ///
-    /// Cancel safe: a call that is dropped before it completes has charged nothing. This holds for all methods that
-    /// check or read a key.
-    ///
-    /// # Examples
-    ///
     /// ```
     /// # use fleeting::{Limit, RateLimiter};
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
@@ -201,6 +193,21 @@ where
     /// # assert!(mails.check("ada").await.is_err());
     /// # }
     /// ```
+    ///
+    /// # Long keys
+    ///
+    /// Your key may have any length. Each check hashes all of it, and compares it with the stored key. The first one
+    /// also copies it, and the copy is kept until the key is idle. If clients choose your keys, pass a hash or an id:
+    /// [long keys](crate::guide::rate_limits#long-keys).
+    ///
+    /// # Errors
+    ///
+    /// Returns [`Limited`] if a limit is exhausted; nothing is charged then.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: a call that is dropped before it completes has charged nothing. This holds for all methods that
+    /// check or read a key.
     #[doc(alias = "check_key")]
     #[inline]
     pub fn check<Q>(&self, key: &Q) -> impl Future<Output = Result<Permit, Limited>>

@@ -164,7 +164,9 @@ pub struct RateLimiter<K> {
 impl<K> RateLimiter<K> {
     /// Charges one unit to `key`. If a limit is exhausted, returns an error that contains the time to wait.
     ///
-    /// One round trip.
+    /// One round trip. Your key may have any length: each check copies all of it, sends up to 256 bytes, and of a longer
+    /// one also a hash. If clients choose your keys, pass an id instead
+    /// ([long keys](crate::guide::rate_limits#long-keys)).
     ///
     /// # Errors
     ///
