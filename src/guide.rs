@@ -1,5 +1,8 @@
 //! The guide: a page for each main type and feature, with tested examples.
 //!
+//! Look for your subject in the tables, or search for a word: the search of this documentation also finds pages by the
+//! names that other libraries use, such as `block_on`, `dead letter`, `hit rate`, `save`, `quota` or `subscribe`.
+//!
 //! # Cache
 //!
 //! | page | subject |
@@ -78,19 +81,22 @@
 //! | `migrate_moka_before`, `migrate_moka_after` | a program with moka, and after its migration. The same for `governor` and `tower_governor` in place of `moka` |
 //! | `migrate_timed_dict`, `migrate_ttl_dict` | migration from two Python libraries, call by call |
 
-/// Declares pages of the guide: their files, and what they need for their examples to compile.
+/// Declares pages of the guide: words by which the search finds them, their files, and what they need for their examples
+/// to compile.
 macro_rules! pages {
-    ($($page:ident $(needs $needs:literal if $condition:meta)?),* $(,)?) => {
-        $(page!($page, concat!("guide/", stringify!($page), ".md") $(, $needs, $condition)?);)*
+    ($($(#[$alias:meta])* $page:ident $(needs $needs:literal if $condition:meta)?),* $(,)?) => {
+        $(page!($(#[$alias])* $page, concat!("guide/", stringify!($page), ".md") $(, $needs, $condition)?);)*
     };
 }
 
 macro_rules! page {
-    ($page:ident, $file:expr) => {
+    ($(#[$alias:meta])* $page:ident, $file:expr) => {
+        $(#[$alias])*
         #[doc = include_str!($file)]
         pub mod $page {}
     };
-    ($page:ident, $file:expr, $needs:literal, $condition:meta) => {
+    ($(#[$alias:meta])* $page:ident, $file:expr, $needs:literal, $condition:meta) => {
+        $(#[$alias])*
         #[cfg_attr($condition, doc = include_str!($file))]
         #[cfg_attr(not($condition), doc = concat!(
             "This page needs ", $needs, ". Read it on \
@@ -103,12 +109,23 @@ macro_rules! page {
 page!(crossings, "../docs/crossings.md");
 
 pages! {
+    #[doc(alias = "subscribe")]
+    #[doc(alias = "listener")]
+    #[doc(alias = "notification")]
     streams,
     handles,
+    #[doc(alias = "block_on")]
+    #[doc(alias = "blocking")]
+    #[doc(alias = "synchronous")]
     not_async,
     loaders,
     many_keys,
+    #[doc(alias = "hit rate")]
+    #[doc(alias = "eviction")]
+    #[doc(alias = "capacity")]
     bounds,
+    #[doc(alias = "quota")]
+    #[doc(alias = "throttle")]
     rate_limits needs "feature `axum`" if feature = "axum",
     costs_known_afterwards needs "feature `axum`" if feature = "axum",
     recipes,
@@ -117,7 +134,12 @@ pages! {
     from_others,
     from_governor needs "feature `axum`" if feature = "axum",
     sets,
+    #[doc(alias = "dead letter")]
+    #[doc(alias = "delay queue")]
+    #[doc(alias = "retry")]
     timeout_dict,
+    #[doc(alias = "save")]
+    #[doc(alias = "persistence")]
     snapshots needs "feature `serde`" if feature = "serde",
     metrics needs "feature `metrics`" if feature = "metrics",
     log_messages,
@@ -129,6 +151,7 @@ pages! {
     feature_flags,
     redis needs "feature `redis`" if feature = "redis",
     before_production needs "feature `redis`" if feature = "redis",
+    #[doc(alias = "dead letter")]
     directory_queues needs "Unix and feature `dirq`" if all(feature = "dirq", unix),
     dirq_tool,
 }
@@ -140,7 +163,11 @@ pages! {
 pub mod measured {
     page!(peers, "../docs/peers.md");
     page!(cores, "../docs/cores.md");
-    page!(hit_ratio, "../docs/hit-ratio.md");
+    page!(
+        #[doc(alias = "hit rate")]
+        hit_ratio,
+        "../docs/hit-ratio.md"
+    );
     page!(loaders, "../docs/loaders.md");
     page!(sweep, "../docs/sweep.md");
     page!(fairness, "../docs/fairness.md");

@@ -146,6 +146,35 @@ fn contributing_names_every_model() {
     }
 }
 
+/// Words that other libraries use. The search of rustdoc finds items by their names and aliases only.
+#[test]
+fn search_and_guide_find_the_words_of_other_libraries() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let (mut aliases, mut guide) = (String::new(), String::new());
+    let mut folders = vec![root];
+    while let Some(folder) = folders.pop() {
+        for file in fs::read_dir(folder).expect("the folder exists").flatten() {
+            let path = file.path();
+            match path.extension().and_then(|end| end.to_str()) {
+                None if path.is_dir() => folders.push(path),
+                Some("rs") => {
+                    let text = fs::read_to_string(&path).expect("it is text").to_lowercase();
+                    let lines = text.lines().filter(|line| line.contains("#[doc(alias = "));
+                    lines.for_each(|line| aliases.extend([line, "\n"]));
+                }
+                Some("md") => {
+                    guide += &fs::read_to_string(&path).expect("it is text").to_lowercase()
+                }
+                _ => {}
+            }
+        }
+    }
+    for word in ["block_on", "dead letter", "hit rate", "save", "quota", "subscribe"] {
+        assert!(aliases.contains(&format!("#[doc(alias = \"{word}\")]")), "no alias {word}");
+        assert!(guide.contains(word), "no page of the guide contains {word}");
+    }
+}
+
 /// Readers of the published crate see its files only.
 #[test]
 fn package_has_the_files_that_the_readme_names() {

@@ -29,6 +29,23 @@ impl<P: Protocol> DirQueue<P> {
     /// Locks and reads up to `max` dead letters, in the order of their names. Ack a returned lock to remove the dead
     /// letter. If you drop or unlock it, the element stays a dead letter.
     ///
+    /// ```
+    /// use fleeting::dirq::{Error, Lock, QueueSimple};
+    ///
+    /// async fn bury(queue: QueueSimple) -> Result<(), Error> {
+    ///     loop {
+    ///         let dead = queue.take_dead(500).await?;
+    ///         if dead.is_empty() {
+    ///             return Ok(());
+    ///         }
+    ///         for letter in &dead {
+    ///             eprintln!("{} failed {} times", letter.name(), letter.attempts());
+    ///         }
+    ///         Lock::ack_all(dead).await?;
+    ///     }
+    /// }
+    /// ```
+    ///
     /// An element becomes a dead letter when its [`max_attempts`](super::QueueSimpleBuilder::max_attempts)-th delivery
     /// ends without an [ack](Lock::ack). The limit of the process of that delivery applies. If that process crashed,
     /// the element becomes a dead letter when a purge has removed the lock and the next [`locked`](Self::locked) or
@@ -49,25 +66,7 @@ impl<P: Protocol> DirQueue<P> {
     /// # Cancel safety
     ///
     /// Cancel safe: the locks are released.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use fleeting::dirq::{Error, Lock, QueueSimple};
-    ///
-    /// async fn bury(queue: QueueSimple) -> Result<(), Error> {
-    ///     loop {
-    ///         let dead = queue.take_dead(500).await?;
-    ///         if dead.is_empty() {
-    ///             return Ok(());
-    ///         }
-    ///         for letter in &dead {
-    ///             eprintln!("{} failed {} times", letter.name(), letter.attempts());
-    ///         }
-    ///         Lock::ack_all(dead).await?;
-    ///     }
-    /// }
-    /// ```
+    #[doc(alias = "dead letter")]
     pub async fn take_dead(&self, max: usize) -> Result<Vec<Lock<P::Payload>>, Error> {
         run("list", Work::Long, &self.protocol, move |queue| {
             let (mut taken, mut failed) = (Vec::new(), None);
@@ -108,14 +107,6 @@ impl<P: Protocol> DirQueue<P> {
     /// Returns all dead letters, including locked ones, in the order of their names, with the reasons of their
     /// failures. Reads the records of all elements that were delivered and not acked.
     ///
-    /// Use [`peek`](Self::peek) to read a dead letter without locking it.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Io`].
-    ///
-    /// # Examples
-    ///
     /// ```
     /// use fleeting::dirq::{Error, QueueSimple};
     ///
@@ -127,6 +118,12 @@ impl<P: Protocol> DirQueue<P> {
     ///     Ok(())
     /// }
     /// ```
+    ///
+    /// Use [`peek`](Self::peek) to read a dead letter without locking it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`].
     pub async fn dead(&self) -> Result<Vec<DeadElement>, Error> {
         run("list", Work::Long, &self.protocol, |queue| {
             let Some(records) = Records::open(queue.root())? else { return Ok(Vec::new()) };
@@ -142,12 +139,6 @@ impl<P: Protocol> DirQueue<P> {
 
     /// Returns the number of dead letters, including locked ones. Reads all records, as [`dead`](Self::dead) does.
     ///
-    /// # Errors
-    ///
-    /// [`Error::Io`].
-    ///
-    /// # Examples
-    ///
     /// ```
     /// # use fleeting::dirq::QueueSimple;
     /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -161,6 +152,10 @@ impl<P: Protocol> DirQueue<P> {
     /// assert_eq!(queue.dead_len().await?, 1);
     /// # Ok(()) }
     /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`].
     pub async fn dead_len(&self) -> Result<u64, Error> {
         run("list", Work::Long, &self.protocol, |queue| {
             let Some(records) = Records::open(queue.root())? else { return Ok(0) };
@@ -171,19 +166,6 @@ impl<P: Protocol> DirQueue<P> {
 
     /// Makes a dead letter available again after `delay`, as if it had never failed. Returns false if the element is
     /// missing, or is not a dead letter.
-    ///
-    /// A waiting stream of [`watch`](Self::watch) of this process then gets it. Those of other processes find it at
-    /// their next scan.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::InvalidName`] and [`Error::Io`].
-    ///
-    /// # Cancel safety
-    ///
-    /// Not cancel safe: if the future is dropped, the element may or may not have been revived.
-    ///
-    /// # Examples
     ///
     /// ```
     /// use std::time::Duration;
@@ -201,6 +183,17 @@ impl<P: Protocol> DirQueue<P> {
     /// assert_eq!((job.name(), job.attempts()), (&mail, 1));
     /// # Ok(()) }
     /// ```
+    ///
+    /// A waiting stream of [`watch`](Self::watch) of this process then gets it. Those of other processes find it at
+    /// their next scan.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidName`] and [`Error::Io`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Not cancel safe: if the future is dropped, the element may or may not have been revived.
     pub async fn revive(&self, name: &Name, delay: Duration) -> Result<bool, Error> {
         self.on("revive", name, move |queue, name| {
             let Some(records) = Records::open(queue.root())? else { return Ok(false) };
