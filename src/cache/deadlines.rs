@@ -162,11 +162,11 @@ where
     /// # }
     /// ```
     ///
-    /// In a cache with [`time_to_idle`](super::Builder::time_to_idle) you also restart the idle time, as if you had read
-    /// the value: it expires at the earlier of both times. An entry that has already expired is not revived. With a `ttl`
-    /// of zero the entry expires immediately; with one that overflows it becomes persistent. A value that you let expire in this way has its [stale
-    /// window](super::Builder::stale_while_revalidate), and a kept error of its key stays: loader methods may still
-    /// return them. [`expire_now`](Cache::expire_now) ends both.
+    /// In a cache with [`time_to_idle`](super::Builder::time_to_idle) you also restart the idle time, as if you had
+    /// read the value: it expires at the earlier of both times. An entry that has already expired is not revived. With
+    /// a `ttl` of zero the entry expires immediately; with one that overflows it becomes persistent. A value that you
+    /// let expire in this way has its [stale window](super::Builder::stale_while_revalidate), and a kept error of its
+    /// key stays: loader methods may still return them. [`expire_now`](Cache::expire_now) ends both.
     ///
     /// # Concurrent loads
     ///
