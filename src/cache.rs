@@ -168,18 +168,6 @@ where
 {
     /// Creates an unbounded cache without a default TTL, with the default [`Sweep`](crate::Sweep).
     ///
-    /// Nothing is ever evicted, and entries written by [`set`](Cache::set) are persistent: they stay until they are
-    /// removed or replaced. To bound the cache, build it with [`max_entries`](Builder::max_entries) or
-    /// [`max_weight`](Builder::max_weight); to give entries a TTL, use [`set_ex`](Cache::set_ex) or
-    /// [`time_to_live`](Builder::time_to_live).
-    ///
-    /// # Panics
-    ///
-    /// Panics outside of a Tokio runtime and on one without a time driver, as [`Builder::build`] does. With
-    /// [`background_thread`](Builder::background_thread) you can build a cache anywhere.
-    ///
-    /// # Examples
-    ///
     /// ```
     /// use std::time::Duration;
     /// use fleeting::Cache;
@@ -193,6 +181,16 @@ where
     /// bounded.set("ada", 42).await;
     /// # }
     /// ```
+    ///
+    /// Nothing is ever evicted, and entries written by [`set`](Cache::set) are persistent: they stay until they are
+    /// removed or replaced. To bound the cache, build it with [`max_entries`](Builder::max_entries) or
+    /// [`max_weight`](Builder::max_weight); to give entries a TTL, use [`set_ex`](Cache::set_ex) or
+    /// [`time_to_live`](Builder::time_to_live).
+    ///
+    /// # Panics
+    ///
+    /// Panics outside of a Tokio runtime and on one without a time driver, as [`Builder::build`] does. With
+    /// [`background_thread`](Builder::background_thread) you can build a cache anywhere.
     #[allow(clippy::new_without_default)] // `default()` must not panic, and `new` may.
     pub fn new() -> Self {
         Self::builder().build()
@@ -231,11 +229,6 @@ where
 {
     /// Returns a clone of the live value of `key`, or `None` if there is none (Redis: `GET`).
     ///
-    /// A hit counts as an access for eviction. In a cache with [`time_to_idle`](Builder::time_to_idle), it restarts the
-    /// idle time. The value is cloned under a read lock, so store your large values in an [`Arc`](std::sync::Arc).
-    ///
-    /// # Examples
-    ///
     /// ```
     /// use fleeting::Cache;
     ///
@@ -246,6 +239,9 @@ where
     /// assert_eq!(cache.get("bob").await, None);
     /// # }
     /// ```
+    ///
+    /// A hit counts as an access for eviction. In a cache with [`time_to_idle`](Builder::time_to_idle), it restarts the
+    /// idle time. The value is cloned under a read lock, so store your large values in an [`Arc`](std::sync::Arc).
     #[doc(alias = "GET")]
     // Written by hand because this is the most frequent call: the future is two words and keeps nothing across an await
     // point.
@@ -262,10 +258,6 @@ where
 
     /// Sets the value of `key` with the default TTL, and returns the live value it replaced (Redis: `SET`).
     ///
-    /// The default TTL is [`Builder::time_to_live`]; without one the entry is persistent. The TTL and the tags of the
-    /// replaced value are discarded. If the key is being loaded, your value takes precedence over the loaded
-    /// one.
-    ///
     /// ```
     /// # use std::time::Duration;
     /// # use fleeting::{Cache, Ttl};
@@ -277,6 +269,10 @@ where
     /// assert_eq!(sessions.get_with_ttl("token").await, Some(("bob", Ttl::Remaining(half_an_hour))));
     /// # }
     /// ```
+    ///
+    /// The default TTL is [`Builder::time_to_live`]; without one the entry is persistent. The TTL and the tags of the
+    /// replaced value are discarded. If the key is being loaded, your value takes precedence over the loaded
+    /// one.
     #[doc(alias = "insert")]
     #[doc(alias = "SET")]
     #[inline]
@@ -292,12 +288,6 @@ where
 
     /// Sets the value of `key` with the given TTL, and returns the live value it replaced (Redis: `SETEX`).
     ///
-    /// With a TTL of zero the entry expires immediately; with one that overflows it is persistent. A TTL of five
-    /// seconds or more is counted from the last tick of the kernel's coarse clock, like a default TTL of that length:
-    /// the value never lives longer, and expires at most some milliseconds early (50 if the machine is late).
-    ///
-    /// # Examples
-    ///
     /// ```
     /// use std::time::Duration;
     /// use fleeting::Cache;
@@ -308,6 +298,10 @@ where
     /// assert_eq!(codes.set_ex("ada", 4712, Duration::from_secs(30)).await, Some(4711));
     /// # }
     /// ```
+    ///
+    /// With a TTL of zero the entry expires immediately; with one that overflows it is persistent. A TTL of five
+    /// seconds or more is counted from the last tick of the kernel's coarse clock, like a default TTL of that length:
+    /// the value never lives longer, and expires at most some milliseconds early (50 if the machine is late).
     #[doc(alias = "expire_after")]
     #[doc(alias = "expire_after_create")]
     #[doc(alias = "Expiry")]
@@ -333,11 +327,6 @@ where
 
     /// Sets the value of `key` only if it has no live value, and returns true if it was set (Redis: `SET NX`).
     ///
-    /// A `ttl` of `None` means the default TTL, as for [`set`](Cache::set). If the key has a live value, `value` is
-    /// dropped.
-    ///
-    /// # Examples
-    ///
     /// ```
     /// use std::time::Duration;
     /// use fleeting::Cache;
@@ -349,6 +338,9 @@ where
     /// assert!(!locks.set_nx("job", "worker 2", lease).await);
     /// # }
     /// ```
+    ///
+    /// A `ttl` of `None` means the default TTL, as for [`set`](Cache::set). If the key has a live value, `value` is
+    /// dropped.
     #[doc(alias = "SETNX")]
     pub async fn set_nx(&self, key: K, value: V, ttl: Option<Duration>) -> bool {
         coop::proceed().await;
@@ -357,8 +349,6 @@ where
     }
 
     /// Sets the value of `key` without changing its TTL, and returns the live value it replaced (Redis: `SET KEEPTTL`).
-    ///
-    /// If there is no live value, this is [`set`](Cache::set). Tags are not kept.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -372,6 +362,8 @@ where
     /// assert_eq!(codes.ttl("ada").await, Ttl::Remaining(Duration::from_secs(200)));
     /// # }
     /// ```
+    ///
+    /// If there is no live value, this is [`set`](Cache::set). Tags are not kept.
     #[doc(alias = "KEEPTTL")]
     pub async fn set_keep_ttl(&self, key: K, value: V) -> Option<V> {
         coop::proceed().await;
@@ -380,8 +372,6 @@ where
     }
 
     /// Removes `key` and returns its live value, or `None` if there was none (Redis: `DEL`).
-    ///
-    /// The cause of the removal is [`Cause::Removed`].
     ///
     /// ```
     /// # use fleeting::Cache;
@@ -394,6 +384,8 @@ where
     /// assert_eq!(sessions.get("token").await, None);
     /// # }
     /// ```
+    ///
+    /// The cause of the removal is [`Cause::Removed`].
     #[doc(alias = "invalidate")]
     #[doc(alias = "DEL")]
     pub async fn remove<Q>(&self, key: &Q) -> Option<V>
@@ -406,8 +398,6 @@ where
 
     /// Returns whether `key` has a live value (Redis: `EXISTS`).
     ///
-    /// This is not an access: it does not extend an idle deadline, and counts neither for eviction nor in [`Stats`].
-    ///
     /// ```
     /// # use std::time::Duration;
     /// # use fleeting::Cache;
@@ -418,6 +408,8 @@ where
     /// assert!(!revoked.contains_key("token 8").await);
     /// # }
     /// ```
+    ///
+    /// This is not an access: it does not extend an idle deadline, and counts neither for eviction nor in [`Stats`].
     #[doc(alias = "contains")]
     #[doc(alias = "EXISTS")]
     pub async fn contains_key<Q>(&self, key: &Q) -> bool

@@ -36,8 +36,6 @@ where
     /// Returns the total weight of the resident entries, in the unit of the weigher of
     /// [`max_weight`](super::Builder::max_weight).
     ///
-    /// Without a weigher each entry weighs 1. Costs O(1) in a bounded cache, else O(shards).
-    ///
     /// ```
     /// # use fleeting::Cache;
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
@@ -48,12 +46,25 @@ where
     /// assert_eq!(pages.weight(), 7);
     /// # }
     /// ```
+    ///
+    /// Without a weigher each entry weighs 1. Costs O(1) in a bounded cache, else O(shards).
     #[doc(alias = "weighted_size")]
     pub fn weight(&self) -> u64 {
         self.inner.weight()
     }
 
     /// Changes the maximum number of entries of a running cache.
+    ///
+    /// ```
+    /// use fleeting::Cache;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// let cache = Cache::builder().max_entries(1_000).build();
+    /// cache.set_many((0..1_000).map(|n| (n, n)), None).await;
+    /// cache.set_max_entries(100).await;
+    /// assert_eq!(cache.len(), 100);
+    /// # }
+    /// ```
     ///
     /// If the cache holds more, the surplus entries are evicted before this method returns. They are evicted a few at a
     /// time, so that no lock is held for long.
@@ -66,19 +77,6 @@ where
     ///
     /// The new bound applies to all writes from the first poll on. If the call is cancelled, the cache may stay above
     /// the bound until this method is called again.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use fleeting::Cache;
-    ///
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
-    /// let cache = Cache::builder().max_entries(1_000).build();
-    /// cache.set_many((0..1_000).map(|n| (n, n)), None).await;
-    /// cache.set_max_entries(100).await;
-    /// assert_eq!(cache.len(), 100);
-    /// # }
-    /// ```
     pub async fn set_max_entries(&self, entries: usize) {
         assert!(entries > 0, "max_entries must be at least 1, got {entries}");
         assert!(
@@ -92,16 +90,6 @@ where
     /// Changes the maximum weight of a running cache; otherwise the same as
     /// [`set_max_entries`](Cache::set_max_entries).
     ///
-    /// # Panics
-    ///
-    /// Panics if `weight` is 0, or if the cache was built without [`max_weight`](super::Builder::max_weight).
-    ///
-    /// # Cancel safety
-    ///
-    /// As for [`set_max_entries`](Cache::set_max_entries).
-    ///
-    /// # Examples
-    ///
     /// ```
     /// # use fleeting::Cache;
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
@@ -114,6 +102,14 @@ where
     /// assert!(pages.weight() <= 100);
     /// # }
     /// ```
+    ///
+    /// # Panics
+    ///
+    /// Panics if `weight` is 0, or if the cache was built without [`max_weight`](super::Builder::max_weight).
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`set_max_entries`](Cache::set_max_entries).
     pub async fn set_max_weight(&self, weight: u64) {
         assert!(weight > 0, "max_weight must be at least 1, got {weight}");
         assert!(

@@ -97,8 +97,6 @@ impl<K, V, S> Builder<K, V, S> {
     /// Sets the default TTL. It applies to [`Cache::set`], and to other methods that write a value if their `ttl` is
     /// `None` or if they have no such argument.
     ///
-    /// Defaults to none: values written without a TTL are persistent.
-    ///
     /// ```
     /// # use std::time::Duration;
     /// # use fleeting::Cache;
@@ -112,6 +110,8 @@ impl<K, V, S> Builder<K, V, S> {
     /// assert_eq!(sessions.get("short").await, None);
     /// # }
     /// ```
+    ///
+    /// Defaults to none: values written without a TTL are persistent.
     #[doc(alias = "expire_after_write")]
     pub fn time_to_live(mut self, ttl: Duration) -> Self {
         self.settings.time_to_live = Some(ttl);
@@ -119,11 +119,6 @@ impl<K, V, S> Builder<K, V, S> {
     }
 
     /// Sets how expired entries are found and removed from memory.
-    ///
-    /// You change only memory use and the delay of events. Methods check the deadline themselves, so an expired value
-    /// is not returned even if it has not been swept (except by the loader methods within a [stale
-    /// window](Builder::stale_while_revalidate)). Defaults to [`Sweep::default`], which removes an expired entry within
-    /// 100 ms plus the duration of the sweep.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -134,6 +129,11 @@ impl<K, V, S> Builder<K, V, S> {
     /// let answers: Cache<String, [u8; 4]> = Cache::builder().sweep(sweep).build();
     /// # }
     /// ```
+    ///
+    /// You change only memory use and the delay of events. Methods check the deadline themselves, so an expired value
+    /// is not returned even if it has not been swept (except by the loader methods within a [stale
+    /// window](Builder::stale_while_revalidate)). Defaults to [`Sweep::default`], which removes an expired entry within
+    /// 100 ms plus the duration of the sweep.
     pub fn sweep(mut self, sweep: Sweep) -> Self {
         self.sweep = sweep;
         self
@@ -167,14 +167,6 @@ impl<K, V, S> Builder<K, V, S> {
 
     /// Reserves memory for this many entries, which is not released until the cache is dropped.
     ///
-    /// If the allocation fails, [`build`](Builder::build) panics or aborts the process. Defaults to 0.
-    ///
-    /// # Panics
-    ///
-    /// Panics if `entries` is above `isize::MAX`.
-    ///
-    /// # Examples
-    ///
     /// ```
     /// # use fleeting::Cache;
     /// # #[tokio::main(flavor = "current_thread")] async fn main() {
@@ -183,6 +175,12 @@ impl<K, V, S> Builder<K, V, S> {
     ///     Cache::builder().initial_capacity(1_000_000).build();
     /// # }
     /// ```
+    ///
+    /// If the allocation fails, [`build`](Builder::build) panics or aborts the process. Defaults to 0.
+    ///
+    /// # Panics
+    ///
+    /// Panics if `entries` is above `isize::MAX`.
     #[doc(alias = "with_capacity")]
     pub fn initial_capacity(mut self, entries: usize) -> Self {
         assert!(
@@ -195,9 +193,6 @@ impl<K, V, S> Builder<K, V, S> {
 
     /// Sets the hasher of the keys.
     ///
-    /// Defaults to foldhash, which is fast and seeded per cache, but offers only limited protection against
-    /// hash-collision attacks. If an attacker can choose your keys, use [`std::hash::RandomState`].
-    ///
     /// ```
     /// # use std::hash::RandomState;
     /// # use fleeting::Cache;
@@ -206,6 +201,9 @@ impl<K, V, S> Builder<K, V, S> {
     /// let logins: Cache<String, u32, _> = Cache::builder().hasher(RandomState::new()).build();
     /// # }
     /// ```
+    ///
+    /// Defaults to foldhash, which is fast and seeded per cache, but offers only limited protection against
+    /// hash-collision attacks. If an attacker can choose your keys, use [`std::hash::RandomState`].
     #[doc(alias = "build_with_hasher")]
     #[doc(alias = "with_hasher")]
     pub fn hasher<T>(self, hasher: T) -> Builder<K, V, T> {
@@ -228,14 +226,6 @@ impl<K, V, S> Builder<K, V, S> {
 
     /// Sets how many events a subscriber of [`Cache::events`] may fall behind before it misses the oldest.
     ///
-    /// Defaults to 1,024.
-    ///
-    /// # Panics
-    ///
-    /// Panics if `events` is 0.
-    ///
-    /// # Examples
-    ///
     /// ```
     /// # use fleeting::{Cache, Lagged};
     /// # #[tokio::main(flavor = "current_thread")] async fn main() {
@@ -249,6 +239,12 @@ impl<K, V, S> Builder<K, V, S> {
     /// assert_eq!(events.recv().await.unwrap().unwrap().key, 3);
     /// # }
     /// ```
+    ///
+    /// Defaults to 1,024.
+    ///
+    /// # Panics
+    ///
+    /// Panics if `events` is 0.
     pub fn event_capacity(mut self, events: usize) -> Self {
         assert!(events > 0, "event_capacity must be at least 1, got {events}");
         self.event_capacity = events;
@@ -256,9 +252,6 @@ impl<K, V, S> Builder<K, V, S> {
     }
 
     /// Sets the causes of removal that are published as events.
-    ///
-    /// It applies to [`Cache::events`] and [`Cache::events_lossless`], but neither to [`Cache::on_expired`] nor to
-    /// [`Cache::expired`]. Defaults to [`Cause::Expired`] and [`Cause::Evicted`].
     ///
     /// ```
     /// # use fleeting::{Cache, Cause};
@@ -271,6 +264,9 @@ impl<K, V, S> Builder<K, V, S> {
     /// assert_eq!(events.recv().await.unwrap().cause, Cause::Removed);
     /// # }
     /// ```
+    ///
+    /// It applies to [`Cache::events`] and [`Cache::events_lossless`], but neither to [`Cache::on_expired`] nor to
+    /// [`Cache::expired`]. Defaults to [`Cause::Expired`] and [`Cause::Evicted`].
     #[doc(alias = "RemovalCause")]
     pub fn publish(mut self, causes: impl IntoIterator<Item = Cause>) -> Self {
         self.causes = Cause::bits(causes);
@@ -279,8 +275,6 @@ impl<K, V, S> Builder<K, V, S> {
 
     /// Sets the name of the cache in logs, traces and [metrics](crate::guide::metrics).
     ///
-    /// If you give several caches the same name, they share their metrics. Defaults to `cache`.
-    ///
     /// ```
     /// # use fleeting::Cache;
     /// # #[tokio::main(flavor = "current_thread")] async fn main() {
@@ -288,6 +282,8 @@ impl<K, V, S> Builder<K, V, S> {
     /// assert_eq!(sessions.name(), "sessions");
     /// # }
     /// ```
+    ///
+    /// If you give several caches the same name, they share their metrics. Defaults to `cache`.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();
         self
@@ -332,12 +328,6 @@ impl<K, V, S> Builder<K, V, S> {
     /// Allows visitors of the [dashboard](crate::dashboard()) to look up the TTL of a key of this cache (feature
     /// `dashboard`).
     ///
-    /// `parse_key` converts the search text to a key, or returns `None` if the text is not a valid key. Values are
-    /// never shown. The closure must not own a handle to the cache, which would keep the cache alive forever. By
-    /// default, keys cannot be looked up.
-    ///
-    /// # Examples
-    ///
     /// ```
     /// use fleeting::Cache;
     ///
@@ -346,6 +336,10 @@ impl<K, V, S> Builder<K, V, S> {
     ///     Cache::builder().name("sessions").inspect(|text| text.parse().ok()).build();
     /// # }
     /// ```
+    ///
+    /// `parse_key` converts the search text to a key, or returns `None` if the text is not a valid key. Values are
+    /// never shown. The closure must not own a handle to the cache, which would keep the cache alive forever. By
+    /// default, keys cannot be looked up.
     #[cfg(feature = "dashboard")]
     #[cfg_attr(docsrs, doc(cfg(feature = "dashboard")))]
     pub fn inspect(
@@ -366,13 +360,6 @@ where
     /// Creates the cache and starts its sweeper on the current Tokio runtime, or on the
     /// [background thread](Builder::background_thread).
     ///
-    /// # Panics
-    ///
-    /// Panics outside of a Tokio runtime, unless the cache runs on the background thread. Panics on a runtime without a
-    /// time driver (`enable_time`), unless the sweep is [manual](Sweep::manual).
-    ///
-    /// # Examples
-    ///
     /// ```
     /// # use std::time::Duration;
     /// # use fleeting::Cache;
@@ -384,6 +371,11 @@ where
     /// answers.set("localhost", [127, 0, 0, 1]).await;
     /// # }
     /// ```
+    ///
+    /// # Panics
+    ///
+    /// Panics outside of a Tokio runtime, unless the cache runs on the background thread. Panics on a runtime without a
+    /// time driver (`enable_time`), unless the sweep is [manual](Sweep::manual).
     pub fn build(mut self) -> Cache<K, V, S> {
         // One generator for everything random, so that a seed makes the whole cache reproducible.
         let mut rng = match self.sweep.seed {

@@ -21,8 +21,6 @@ where
 {
     /// Returns the number of resident entries: live ones, and expired ones that are not yet swept (Redis: `DBSIZE`).
     ///
-    /// Costs O(shards). See [`live_len`](Cache::live_len) for the number of live entries.
-    ///
     /// ```
     /// # use std::time::Duration;
     /// # use fleeting::{Cache, Sweep};
@@ -34,6 +32,8 @@ where
     /// assert_eq!(sessions.live_len(), 1);
     /// # }
     /// ```
+    ///
+    /// Costs O(shards). See [`live_len`](Cache::live_len) for the number of live entries.
     #[doc(alias = "entry_count")]
     #[doc(alias = "DBSIZE")]
     pub fn len(&self) -> usize {
@@ -57,8 +57,6 @@ where
 
     /// Returns the number of live entries.
     ///
-    /// Costs O(n): every entry is examined. One shard is locked for reading at a time.
-    ///
     /// ```
     /// # use std::time::Duration;
     /// # use fleeting::Cache;
@@ -69,6 +67,8 @@ where
     /// assert_eq!(sessions.live_len(), 1, "one user is online");
     /// # }
     /// ```
+    ///
+    /// Costs O(n): every entry is examined. One shard is locked for reading at a time.
     pub fn live_len(&self) -> usize {
         self.inner.live_len()
     }
@@ -88,16 +88,6 @@ where
 
     /// Removes all entries, at most one shard at a time (Redis: `FLUSHDB`).
     ///
-    /// Live entries are removed with cause [`Cause::Removed`](crate::Cause::Removed), expired ones with cause
-    /// [`Cause::Expired`](crate::Cause::Expired). The method is not atomic: an entry that is inserted concurrently may
-    /// or may not be removed.
-    ///
-    /// # Cancel safety
-    ///
-    /// If the call is cancelled, some of the entries may have been removed.
-    ///
-    /// # Examples
-    ///
     /// ```
     /// # use fleeting::Cache;
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
@@ -109,6 +99,14 @@ where
     /// assert!(templates.is_empty());
     /// # }
     /// ```
+    ///
+    /// Live entries are removed with cause [`Cause::Removed`](crate::Cause::Removed), expired ones with cause
+    /// [`Cause::Expired`](crate::Cause::Expired). The method is not atomic: an entry that is inserted concurrently may
+    /// or may not be removed.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the call is cancelled, some of the entries may have been removed.
     #[doc(alias = "invalidate_all")]
     #[doc(alias = "FLUSHDB")]
     pub async fn clear(&self) {

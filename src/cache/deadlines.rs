@@ -53,11 +53,6 @@ where
 
     /// Like [`get_ex`](Cache::get_ex), but computes the TTL from the value. The idle time restarts, too.
     ///
-    /// `ttl` runs while the shard of `key` is locked, so the rules for the closure of [`update`](Cache::update) apply
-    /// to it.
-    ///
-    /// # Examples
-    ///
     /// ```
     /// use std::time::Duration;
     /// use fleeting::Cache;
@@ -71,6 +66,9 @@ where
     /// assert_eq!(sessions.ttl("ada").await.as_secs(), 60);
     /// # }
     /// ```
+    ///
+    /// `ttl` runs while the shard of `key` is locked, so the rules for the closure of [`update`](Cache::update) apply
+    /// to it.
     #[doc(alias = "expire_after_read")]
     pub async fn get_ex_with<Q>(&self, key: &Q, ttl: impl FnOnce(&V) -> Duration) -> Option<V>
     where
@@ -116,12 +114,6 @@ where
 
     /// Returns the remaining TTL of `key` (Redis: `TTL`, `PTTL`).
     ///
-    /// In a cache with [`time_to_idle`](super::Builder::time_to_idle), an entry expires at the end of its TTL or of its
-    /// idle time; this method returns the time until the earlier of the two. Reading the TTL is not an access: it does
-    /// not extend the idle deadline.
-    ///
-    /// # Examples
-    ///
     /// ```
     /// use std::time::Duration;
     /// use fleeting::{Cache, Ttl};
@@ -135,6 +127,10 @@ where
     /// assert_eq!(cache.ttl("eve").await, Ttl::Missing);
     /// # }
     /// ```
+    ///
+    /// In a cache with [`time_to_idle`](super::Builder::time_to_idle), an entry expires at the end of its TTL or of its
+    /// idle time; this method returns the time until the earlier of the two. Reading the TTL is not an access: it does
+    /// not extend the idle deadline.
     #[doc(alias = "TTL")]
     #[doc(alias = "PTTL")]
     pub async fn ttl<Q>(&self, key: &Q) -> Ttl
@@ -187,9 +183,6 @@ where
     /// Sets the TTL of `key`, starting now, if its current TTL meets `when`; returns true if it was set (Redis:
     /// `EXPIRE` with `NX`, `XX`, `GT` or `LT`).
     ///
-    /// Returns false if there is no live value. If the TTL is set, the idle time restarts, as with
-    /// [`expire`](Cache::expire); otherwise nothing changes.
-    ///
     /// ```
     /// # use std::time::Duration;
     /// # use fleeting::{Cache, Ttl, When};
@@ -203,6 +196,9 @@ where
     /// assert_eq!(bans.ttl("mallory").await, Ttl::Remaining(60 * minute));
     /// # }
     /// ```
+    ///
+    /// Returns false if there is no live value. If the TTL is set, the idle time restarts, as with
+    /// [`expire`](Cache::expire); otherwise nothing changes.
     pub async fn expire_if<Q>(&self, key: &Q, ttl: Duration, when: When) -> bool
     where
         Q: Hash + Equivalent<K> + ?Sized,
@@ -212,9 +208,6 @@ where
     }
 
     /// Sets the deadline of `key`; returns false if there is no live value (Redis: `EXPIREAT`, `PEXPIREAT`).
-    ///
-    /// With a `deadline` in the past the entry expires immediately. The idle time restarts, and a value that is being
-    /// refreshed gets this deadline, too: see [`expire`](Cache::expire).
     ///
     /// ```
     /// # use std::time::Duration;
@@ -232,6 +225,9 @@ where
     /// assert_eq!(offers.get("pen").await, None);
     /// # }
     /// ```
+    ///
+    /// With a `deadline` in the past the entry expires immediately. The idle time restarts, and a value that is being
+    /// refreshed gets this deadline, too: see [`expire`](Cache::expire).
     #[doc(alias = "EXPIREAT")]
     #[doc(alias = "PEXPIREAT")]
     pub async fn expire_at<Q>(&self, key: &Q, deadline: Instant) -> bool
@@ -253,9 +249,6 @@ where
 
     /// Adds `more` to the remaining TTL of `key`; returns false if the key is missing or persistent.
     ///
-    /// The idle time restarts, as with [`expire`](Cache::expire); it is not extended by `more`. If the call returns
-    /// false, nothing changes. A deadline that overflows makes the entry persistent.
-    ///
     /// ```
     /// # use std::time::Duration;
     /// # use fleeting::{Cache, Ttl};
@@ -269,6 +262,9 @@ where
     /// assert_eq!(parking.ttl("B-AB 123").await, Ttl::Remaining(2 * hour));
     /// # }
     /// ```
+    ///
+    /// The idle time restarts, as with [`expire`](Cache::expire); it is not extended by `more`. If the call returns
+    /// false, nothing changes. A deadline that overflows makes the entry persistent.
     pub async fn extend<Q>(&self, key: &Q, more: Duration) -> bool
     where
         Q: Hash + Equivalent<K> + ?Sized,
@@ -279,9 +275,6 @@ where
 
     /// Removes the deadline of `key`, so that the entry becomes persistent; returns true if it had a deadline (Redis:
     /// `PERSIST`).
-    ///
-    /// In a cache with [`time_to_idle`](super::Builder::time_to_idle) the idle time still applies, and restarts if the
-    /// call returns true.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -295,6 +288,9 @@ where
     /// assert_eq!(orders.ttl(&7).await, Ttl::Persistent);
     /// # }
     /// ```
+    ///
+    /// In a cache with [`time_to_idle`](super::Builder::time_to_idle) the idle time still applies, and restarts if the
+    /// call returns true.
     #[doc(alias = "PERSIST")]
     pub async fn persist<Q>(&self, key: &Q) -> bool
     where
@@ -305,9 +301,6 @@ where
     }
 
     /// Expires `key` immediately and returns its live value, or `None` if there is none (TimedDict: `expire_key`).
-    ///
-    /// Unlike [`remove`](Cache::remove), this publishes an [`Expired`](Cause::Expired) event, whose deadline is the
-    /// time of the call.
     ///
     /// ```
     /// # use fleeting::{Cache, Cause};
@@ -321,6 +314,9 @@ where
     /// assert_eq!(ended.recv().await.unwrap().unwrap().cause, Cause::Expired);
     /// # }
     /// ```
+    ///
+    /// Unlike [`remove`](Cache::remove), this publishes an [`Expired`](Cause::Expired) event, whose deadline is the
+    /// time of the call.
     pub async fn expire_now<Q>(&self, key: &Q) -> Option<V>
     where
         Q: Hash + Equivalent<K> + ?Sized,

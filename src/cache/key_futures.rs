@@ -49,18 +49,6 @@ where
     /// Waits until the live value of `key` is removed, for any cause, and returns its event; `None` if there is no live
     /// value.
     ///
-    /// The call resolves when the value is removed from memory. For an expired entry this is usually the next sweep.
-    /// This includes causes that are not [published](super::Builder::publish). After [`shutdown`](Cache::shutdown) there
-    /// are no sweeps, so the call returns `None`.
-    ///
-    /// The call does not poll. If no task waits for a key of a shard, this method adds no cost to calls on that shard.
-    ///
-    /// # Cancel safety
-    ///
-    /// Cancel safe: a cancelled call leaves nothing behind.
-    ///
-    /// # Examples
-    ///
     /// ```
     /// use std::time::Duration;
     /// use fleeting::{Cache, Cause};
@@ -73,6 +61,16 @@ where
     /// assert!(codes.expired("ada").await.is_none());
     /// # }
     /// ```
+    ///
+    /// The call resolves when the value is removed from memory. For an expired entry this is usually the next sweep.
+    /// This includes causes that are not [published](super::Builder::publish). After [`shutdown`](Cache::shutdown) there
+    /// are no sweeps, so the call returns `None`.
+    ///
+    /// The call does not poll. If no task waits for a key of a shard, this method adds no cost to calls on that shard.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: a cancelled call leaves nothing behind.
     pub async fn expired<Q>(&self, key: &Q) -> Option<Arc<Event<K, V>>>
     where
         Q: Hash + Equivalent<K> + ?Sized,
@@ -97,15 +95,6 @@ where
 
     /// Waits until `key` has a live value, and returns a clone of it.
     ///
-    /// If there is a live value already, it is returned immediately. The call does not poll: a write to the key wakes
-    /// it. A value that is removed before the woken task has read it is missed, and the call continues to wait.
-    ///
-    /// # Cancel safety
-    ///
-    /// Cancel safe: a cancelled call leaves nothing behind.
-    ///
-    /// # Examples
-    ///
     /// ```
     /// use fleeting::Cache;
     ///
@@ -120,6 +109,13 @@ where
     /// assert_eq!(waiting.await.unwrap(), "yes");
     /// # }
     /// ```
+    ///
+    /// If there is a live value already, it is returned immediately. The call does not poll: a write to the key wakes
+    /// it. A value that is removed before the woken task has read it is missed, and the call continues to wait.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: a cancelled call leaves nothing behind.
     pub async fn wait_for<Q>(&self, key: &Q) -> V
     where
         Q: Hash + Equivalent<K> + ?Sized,

@@ -25,16 +25,6 @@ where
 {
     /// Returns clones of the live values of `keys`, in the order of the keys (Redis: `MGET`).
     ///
-    /// This is not atomic: each value is read when its shard is locked. Each key counts as a read, as in
-    /// [`get`](Cache::get).
-    ///
-    /// In a large cache, the entries of up to 1,024 keys are prefetched at a time. Up to 32 keys of a shard are read
-    /// under one lock, or one key per lock in a cache with a bound or [`time_to_idle`](super::Builder::time_to_idle).
-    /// With a million entries this takes about half the time of as many calls of [`get`](Cache::get)
-    /// ([measured](crate::guide::measured::loaders)).
-    ///
-    /// # Examples
-    ///
     /// ```
     /// use fleeting::Cache;
     ///
@@ -45,6 +35,14 @@ where
     /// assert_eq!(cache.remove_many(["a", "c"]).await, 1);
     /// # }
     /// ```
+    ///
+    /// This is not atomic: each value is read when its shard is locked. Each key counts as a read, as in
+    /// [`get`](Cache::get).
+    ///
+    /// In a large cache, the entries of up to 1,024 keys are prefetched at a time. Up to 32 keys of a shard are read
+    /// under one lock, or one key per lock in a cache with a bound or [`time_to_idle`](super::Builder::time_to_idle).
+    /// With a million entries this takes about half the time of as many calls of [`get`](Cache::get)
+    /// ([measured](crate::guide::measured::loaders)).
     #[doc(alias = "MGET")]
     pub fn get_many<'a, Q>(
         &self,
@@ -99,6 +97,17 @@ where
 
     /// Removes `keys` and returns how many of them had a live value (Redis: `DEL` with several keys).
     ///
+    /// ```
+    /// # use fleeting::Cache;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let sessions = Cache::new();
+    /// sessions.set_many([("phone", 1), ("laptop", 2), ("tablet", 3)], None).await;
+    ///
+    /// // Ada logs out on two devices, and on one that has no session.
+    /// assert_eq!(sessions.remove_many(["phone", "laptop", "tv"]).await, 2);
+    /// # }
+    /// ```
+    ///
     /// This is not atomic: each key is removed individually, with cause [`Cause::Removed`](crate::Cause::Removed). As
     /// in [`set_many`](Cache::set_many), memory is prefetched and up to 32 keys of a shard are removed under one lock;
     /// here this also applies to a bounded cache.
@@ -111,19 +120,6 @@ where
     /// # Cancel safety
     ///
     /// If the call is cancelled, some of the entries may have been removed.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use fleeting::Cache;
-    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
-    /// let sessions = Cache::new();
-    /// sessions.set_many([("phone", 1), ("laptop", 2), ("tablet", 3)], None).await;
-    ///
-    /// // Ada logs out on two devices, and on one that has no session.
-    /// assert_eq!(sessions.remove_many(["phone", "laptop", "tv"]).await, 2);
-    /// # }
-    /// ```
     pub fn remove_many<'a, Q>(
         &self,
         keys: impl IntoIterator<Item = &'a Q>,

@@ -14,18 +14,6 @@ where
 {
     /// Stops the sweeper, removes all entries that have expired by now, and ends the event streams.
     ///
-    /// Subscribers still receive the events that their streams hold, and then the end of the stream. This method does
-    /// not wait for them: events beyond the capacity of a lossless stream are kept for it as overflow.
-    ///
-    /// Afterwards you can still read and write, without a sweeper and without events. Expired values are still never
-    /// returned. Tasks that wait for a removal by [`expired`](Cache::expired) get `None`.
-    ///
-    /// # Cancel safety
-    ///
-    /// A cancelled call may leave the streams open; call it again.
-    ///
-    /// # Examples
-    ///
     /// ```
     /// # use std::time::Duration;
     /// # use fleeting::Cache;
@@ -40,6 +28,16 @@ where
     /// assert!(ended.recv().await.is_none());
     /// # }
     /// ```
+    ///
+    /// Subscribers still receive the events that their streams hold, and then the end of the stream. This method does
+    /// not wait for them: events beyond the capacity of a lossless stream are kept for it as overflow.
+    ///
+    /// Afterwards you can still read and write, without a sweeper and without events. Expired values are still never
+    /// returned. Tasks that wait for a removal by [`expired`](Cache::expired) get `None`.
+    ///
+    /// # Cancel safety
+    ///
+    /// A cancelled call may leave the streams open; call it again.
     pub async fn shutdown(&self) {
         // The aborted task is not awaited, because its runtime may not be running. A window that the sweeper is
         // examining ends under the lock of its shard, and `expire_shard` waits for that lock.

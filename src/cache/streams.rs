@@ -25,16 +25,6 @@ where
 {
     /// Subscribes to the removals from now on. The cache never waits for the subscriber.
     ///
-    /// A subscriber that falls behind by more than [`event_capacity`](super::Builder::event_capacity) events misses the
-    /// oldest ones, and [`Lagged`](crate::Lagged) reports how many. The stream has the
-    /// [published](super::Builder::publish) causes; [`Events::only`] limits it further.
-    ///
-    /// Publishing an event costs the same for any number of subscribers, except that waiting subscribers are woken one
-    /// by one. If a value in the cache owns a stream of the same cache, the unread events of that stream stay in memory
-    /// forever.
-    ///
-    /// # Examples
-    ///
     /// ```
     /// use std::time::Duration;
     /// use fleeting::Cache;
@@ -49,6 +39,14 @@ where
     /// assert!(event.lag().unwrap() <= Duration::from_secs(1));
     /// # }
     /// ```
+    ///
+    /// A subscriber that falls behind by more than [`event_capacity`](super::Builder::event_capacity) events misses the
+    /// oldest ones, and [`Lagged`](crate::Lagged) reports how many. The stream has the
+    /// [published](super::Builder::publish) causes; [`Events::only`] limits it further.
+    ///
+    /// Publishing an event costs the same for any number of subscribers, except that waiting subscribers are woken one
+    /// by one. If a value in the cache owns a stream of the same cache, the unread events of that stream stay in memory
+    /// forever.
     #[doc(alias = "listener")]
     #[doc(alias = "subscribe")]
     pub fn events(&self) -> Events<K, V> {
@@ -56,18 +54,6 @@ where
     }
 
     /// Subscribes to the removals from now on. The stream loses no event while it exists.
-    ///
-    /// When `capacity` events are unread, the sweeper waits, and expired entries stay in memory, unreadable, until the
-    /// subscriber catches up. Readers and writers never wait; the events that they cause are queued beyond the
-    /// capacity, without a limit ([`Stats::overflow`](crate::Stats::overflow)).
-    ///
-    /// The stream has the [published](super::Builder::publish) causes; [`LosslessEvents::only`] limits it further.
-    ///
-    /// # Panics
-    ///
-    /// Panics if `capacity` is 0.
-    ///
-    /// # Examples
     ///
     /// ```
     /// use std::time::Duration;
@@ -80,6 +66,16 @@ where
     /// assert_eq!(events.recv().await.unwrap().key, "session");
     /// # }
     /// ```
+    ///
+    /// When `capacity` events are unread, the sweeper waits, and expired entries stay in memory, unreadable, until the
+    /// subscriber catches up. Readers and writers never wait; the events that they cause are queued beyond the
+    /// capacity, without a limit ([`Stats::overflow`](crate::Stats::overflow)).
+    ///
+    /// The stream has the [published](super::Builder::publish) causes; [`LosslessEvents::only`] limits it further.
+    ///
+    /// # Panics
+    ///
+    /// Panics if `capacity` is 0.
     #[doc(alias = "eviction_listener")]
     #[doc(alias = "async_eviction_listener")]
     #[doc(alias = "removal_listener")]

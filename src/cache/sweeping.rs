@@ -53,17 +53,6 @@ where
 
     /// Changes the sweep settings of a running cache.
     ///
-    /// This can change the interval and the sample, stop the sweeper task ([`Sweep::manual`]), or start one again. The
-    /// first sweep starts one interval after the call. A sweep already started by [`sweep`](Cache::sweep) keeps its
-    /// settings. A [paused](Cache::pause_sweeper) sweeper stays paused. A [`seed`](Sweep::seed) restarts the random
-    /// choices; without one they continue. After [`shutdown`](Cache::shutdown) no task is started.
-    ///
-    /// # Panics
-    ///
-    /// Panics if `sweep` needs a task and the runtime of the cache has no time driver (`enable_time`).
-    ///
-    /// # Examples
-    ///
     /// ```
     /// use std::time::Duration;
     /// use fleeting::{Cache, Sweep};
@@ -79,6 +68,15 @@ where
     /// assert_eq!(cache.len(), 0);
     /// # }
     /// ```
+    ///
+    /// This can change the interval and the sample, stop the sweeper task ([`Sweep::manual`]), or start one again. The
+    /// first sweep starts one interval after the call. A sweep already started by [`sweep`](Cache::sweep) keeps its
+    /// settings. A [paused](Cache::pause_sweeper) sweeper stays paused. A [`seed`](Sweep::seed) restarts the random
+    /// choices; without one they continue. After [`shutdown`](Cache::shutdown) no task is started.
+    ///
+    /// # Panics
+    ///
+    /// Panics if `sweep` needs a task and the runtime of the cache has no time driver (`enable_time`).
     pub fn set_sweep(&self, sweep: Sweep) {
         sweeper::set_sweep(&self.inner.shared, sweep);
     }

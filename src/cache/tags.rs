@@ -20,13 +20,6 @@ where
     /// Sets the value of `key` with the given TTL and tags, and returns the live value it replaced.
     /// [`remove_tag`](Cache::remove_tag) with any of the tags removes the value.
     ///
-    /// Tags belong to the value. A new value has only the tags it is written with, so [`set`](Cache::set) and the like
-    /// leave it without tags. [`update`](Cache::update), methods that change the TTL, and refreshes keep the tags.
-    /// Loaded values get tags by [`Tagged`](crate::Tagged). A tagged entry takes about 30 additional bytes, an untagged
-    /// one none.
-    ///
-    /// # Examples
-    ///
     /// ```
     /// use std::time::Duration;
     /// use fleeting::Cache;
@@ -42,6 +35,11 @@ where
     /// assert!(pages.get("/bob").await.is_some());
     /// # }
     /// ```
+    ///
+    /// Tags belong to the value. A new value has only the tags it is written with, so [`set`](Cache::set) and the like
+    /// leave it without tags. [`update`](Cache::update), methods that change the TTL, and refreshes keep the tags.
+    /// Loaded values get tags by [`Tagged`](crate::Tagged). A tagged entry takes about 30 additional bytes, an untagged
+    /// one none.
     pub fn set_tagged(
         &self,
         key: K,

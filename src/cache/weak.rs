@@ -79,11 +79,6 @@ pub struct WeakCache<K, V, S = DefaultHasher> {
 impl<K, V, S> WeakCache<K, V, S> {
     /// Returns a handle to the cache, or `None` if its last [`Cache`] has been dropped.
     ///
-    /// `None` is returned from the moment at which the last handle is dropped, even while the entries are still being
-    /// dropped. The returned handle is like any other: it shares the entries and the current settings of the cache, and
-    /// keeps the cache alive, so drop it when you no longer need it. Upgrading costs about as much as cloning a
-    /// handle.
-    ///
     /// ```
     /// # use fleeting::Cache;
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
@@ -96,6 +91,11 @@ impl<K, V, S> WeakCache<K, V, S> {
     /// assert!(weak.upgrade().is_none());
     /// # }
     /// ```
+    ///
+    /// `None` is returned from the moment at which the last handle is dropped, even while the entries are still being
+    /// dropped. The returned handle is like any other: it shares the entries and the current settings of the cache, and
+    /// keeps the cache alive, so drop it when you no longer need it. Upgrading costs about as much as cloning a
+    /// handle.
     pub fn upgrade(&self) -> Option<Cache<K, V, S>> {
         // `freshness_policy` last: its strong count is the number of handles, so once it is upgraded this call must not
         // fail any more.

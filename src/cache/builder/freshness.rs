@@ -52,16 +52,6 @@ impl<K, V, S> Builder<K, V, S> {
 
     /// Sets the maximum share by which a TTL is shortened at random, at least 0 and below 1.
     ///
-    /// Jitter prevents entries that were written together from expiring, and being loaded again, at the same time. It
-    /// applies to values that are written or loaded, but not to [`Cache::expire`] and the like.
-    /// [`Sweep::seed`](crate::Sweep::seed) makes it repeatable. Defaults to 0.
-    ///
-    /// # Panics
-    ///
-    /// Panics if `share` is NaN, negative, or at least 1.
-    ///
-    /// # Examples
-    ///
     /// ```
     /// # use std::time::Duration;
     /// # use fleeting::{Cache, Ttl};
@@ -74,25 +64,20 @@ impl<K, V, S> Builder<K, V, S> {
     /// assert!(ttl >= hour.mul_f64(0.899) && ttl <= hour);
     /// # }
     /// ```
+    ///
+    /// Jitter prevents entries that were written together from expiring, and being loaded again, at the same time. It
+    /// applies to values that are written or loaded, but not to [`Cache::expire`] and the like.
+    /// [`Sweep::seed`](crate::Sweep::seed) makes it repeatable. Defaults to 0.
+    ///
+    /// # Panics
+    ///
+    /// Panics if `share` is NaN, negative, or at least 1.
     pub fn jitter(mut self, share: f64) -> Self {
         self.settings.set_jitter(share);
         self
     }
 
     /// Sets the time for which the error of a [loader](Cache::get_or_try_set_with) is kept for its key.
-    ///
-    /// While an error is kept, calls with the same error type return it without running their loaders. A write to the
-    /// key or its removal discards the error. [`Cache::remove_tag`] does not, since errors have no tags. At most
-    /// [`max_entries`](Builder::max_entries) errors are kept, or 10,000 with [`max_weight`](Builder::max_weight). In a
-    /// cache without a bound, the number of errors is not bounded either.
-    ///
-    /// By default, errors are not kept: your next call loads again.
-    ///
-    /// # Panics
-    ///
-    /// Panics if `ttl` is zero.
-    ///
-    /// # Examples
     ///
     /// ```
     /// # use std::time::Duration;
@@ -108,6 +93,17 @@ impl<K, V, S> Builder<K, V, S> {
     /// assert_eq!(*users.get_or_try_set_with(&7, minute, ask).await.unwrap_err(), "no such user");
     /// # }
     /// ```
+    ///
+    /// While an error is kept, calls with the same error type return it without running their loaders. A write to the
+    /// key or its removal discards the error. [`Cache::remove_tag`] does not, since errors have no tags. At most
+    /// [`max_entries`](Builder::max_entries) errors are kept, or 10,000 with [`max_weight`](Builder::max_weight). In a
+    /// cache without a bound, the number of errors is not bounded either.
+    ///
+    /// By default, errors are not kept: your next call loads again.
+    ///
+    /// # Panics
+    ///
+    /// Panics if `ttl` is zero.
     pub fn negative_ttl(mut self, ttl: Duration) -> Self {
         self.settings.set_negative_ttl(ttl);
         self
@@ -154,10 +150,6 @@ impl<K, V, S> Builder<K, V, S> {
 
     /// Sets the time for which the loader methods may still return an expired value if the loader fails (RFC 5861).
     ///
-    /// Unlike with [`stale_while_revalidate`](Builder::stale_while_revalidate), a call waits for the load, and gets the
-    /// expired value only if the load fails. If both are set, both windows start when the value expires, and the entry
-    /// stays in memory until the longer one ends. Defaults to zero.
-    ///
     /// ```
     /// # use std::time::Duration;
     /// # use fleeting::Cache;
@@ -172,6 +164,10 @@ impl<K, V, S> Builder<K, V, S> {
     /// assert_eq!(rates.get_or_try_set_with(&"EUR", minute, load).await, Ok(42));
     /// # }
     /// ```
+    ///
+    /// Unlike with [`stale_while_revalidate`](Builder::stale_while_revalidate), a call waits for the load, and gets the
+    /// expired value only if the load fails. If both are set, both windows start when the value expires, and the entry
+    /// stays in memory until the longer one ends. Defaults to zero.
     pub fn stale_if_error(mut self, window: Duration) -> Self {
         self.settings.stale_if_error = window;
         self
@@ -197,6 +193,9 @@ impl<K, V, S> Builder<K, V, S> {
     /// of the refresh depends on `beta` and on the average duration of recent loads (XFetch: Vattani et al., "Optimal
     /// Probabilistic Cache Stampede Prevention", VLDB 2015). A `beta` of 1 suits keys that you read many times in the
     /// duration of a load; use 2 or 3 for keys that you read less often. Defaults to 0, which never refreshes ahead.
+    ///
+    /// A test on Tokio's paused clock can make refreshes certain: [testing a
+    /// refresh](crate::guide::loaders#testing-a-refresh).
     ///
     /// Only the TTL counts, or a deadline set by [`expire`](Cache::expire) and the like. The end of the
     /// [idle time](Builder::time_to_idle) causes no refresh, and persistent values are never refreshed ahead.

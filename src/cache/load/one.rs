@@ -170,16 +170,6 @@ where
 
     /// Like [`get_or_try_set_with`](Cache::get_or_try_set_with), and also returns how fresh the value is.
     ///
-    /// # Errors
-    ///
-    /// As for [`get_or_try_set_with`](Cache::get_or_try_set_with).
-    ///
-    /// # Cancel safety
-    ///
-    /// As for [`get_or_set_with`](Cache::get_or_set_with).
-    ///
-    /// # Examples
-    ///
     /// ```
     /// use std::{convert::Infallible, time::Duration};
     /// use fleeting::{Cache, Freshness};
@@ -194,6 +184,14 @@ where
     /// assert_eq!(freshness, Freshness::Fresh);
     /// # }
     /// ```
+    ///
+    /// # Errors
+    ///
+    /// As for [`get_or_try_set_with`](Cache::get_or_try_set_with).
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`get_or_set_with`](Cache::get_or_set_with).
     #[doc(alias = "is_fresh")]
     #[allow(clippy::manual_async_fn)] // As for `get_or_set_with`.
     pub fn get_or_try_set_with_freshness<Q, E, F, Fut>(

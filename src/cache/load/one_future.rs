@@ -85,20 +85,6 @@ where
 
     /// Returns the live value of `key`; if there is none, awaits a fallible `future`, stores its value and returns it.
     ///
-    /// Otherwise the same as [`get_or_set`](Cache::get_or_set). Errors are shared between waiters and kept by
-    /// [`negative_ttl`](crate::Builder::negative_ttl) as in [`get_or_try_set_with`](Cache::get_or_try_set_with).
-    ///
-    /// # Errors
-    ///
-    /// Returns the error of the load, or the error kept for `key`. No error is returned while
-    /// [`stale_if_error`](crate::Builder::stale_if_error) allows the expired value to be returned instead.
-    ///
-    /// # Cancel safety
-    ///
-    /// As for [`get_or_set`](Cache::get_or_set).
-    ///
-    /// # Examples
-    ///
     /// ```
     /// use std::{num::ParseIntError, sync::Arc, time::Duration};
     /// use fleeting::Cache;
@@ -112,6 +98,18 @@ where
     /// assert!(numbers.get_or_try_set("x", minute, parse("x")).await.is_err());
     /// # Ok(()) }
     /// ```
+    ///
+    /// Otherwise the same as [`get_or_set`](Cache::get_or_set). Errors are shared between waiters and kept by
+    /// [`negative_ttl`](crate::Builder::negative_ttl) as in [`get_or_try_set_with`](Cache::get_or_try_set_with).
+    ///
+    /// # Errors
+    ///
+    /// Returns the error of the load, or the error kept for `key`. No error is returned while
+    /// [`stale_if_error`](crate::Builder::stale_if_error) allows the expired value to be returned instead.
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`get_or_set`](Cache::get_or_set).
     #[doc(alias = "optionally_get_with")]
     #[doc(alias = "or_try_insert_with")]
     #[doc(alias = "try_get_with")]

@@ -52,9 +52,6 @@ pub struct Computed<F>(F);
 impl<T> Tagged<Fixed<T>> {
     /// Gives the loaded value this TTL and these tags.
     ///
-    /// `ttl` is a [`Duration`], or an `Option<Duration>`, in which `None` means the default TTL. If you give no tags,
-    /// the loaded value has none, even if the value that it replaces has some.
-    ///
     /// ```
     /// # use std::time::Duration;
     /// # use fleeting::{Cache, Tagged};
@@ -69,6 +66,9 @@ impl<T> Tagged<Fixed<T>> {
     /// assert_eq!((prices.get("book").await, prices.get("pen").await), (None, Some(3)));
     /// # }
     /// ```
+    ///
+    /// `ttl` is a [`Duration`], or an `Option<Duration>`, in which `None` means the default TTL. If you give no tags,
+    /// the loaded value has none, even if the value that it replaces has some.
     pub fn new(ttl: T, tags: impl IntoIterator<Item = impl Into<String>>) -> Self {
         Self(Fixed { ttl, tags: tags.into_iter().map(Into::into).collect() })
     }
@@ -76,10 +76,6 @@ impl<T> Tagged<Fixed<T>> {
 
 impl<F> Tagged<Computed<F>> {
     /// Computes TTL and tags from the loaded value: for tags that only the value shows, such as its author.
-    ///
-    /// The closure is called once, when the value has been loaded.
-    ///
-    /// # Examples
     ///
     /// ```
     /// use std::time::Duration;
@@ -98,6 +94,8 @@ impl<F> Tagged<Computed<F>> {
     /// assert!(articles.get(&7).await.is_none());
     /// # }
     /// ```
+    ///
+    /// The closure is called once, when the value has been loaded.
     pub fn by<V>(ttl_and_tags: F) -> Self
     where
         F: Fn(&V) -> (Duration, Vec<String>),

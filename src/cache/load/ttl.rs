@@ -4,14 +4,6 @@ use std::time::Duration;
 
 /// TTL of a loaded value: a [`Duration`], an `Option<Duration>`, or a closure that computes it from the value.
 ///
-/// To give the value tags, too, wrap it in [`Tagged`](crate::Tagged).
-///
-/// `None` means the default TTL of the cache ([`Builder::time_to_live`](crate::Builder::time_to_live)), as for
-/// [`set`](crate::Cache::set); without one, the value is persistent. A closure returns a [`Duration`], and is called
-/// once, when the value has been loaded. Use one if your values contain their own expiry time, such as access tokens.
-///
-/// # Examples
-///
 /// ```
 /// use std::time::Duration;
 /// use fleeting::Cache;
@@ -31,6 +23,12 @@ use std::time::Duration;
 /// assert_eq!(names.ttl(&7).await.as_secs(), 3_600);
 /// # }
 /// ```
+///
+/// To give the value tags, too, wrap it in [`Tagged`](crate::Tagged).
+///
+/// `None` means the default TTL of the cache ([`Builder::time_to_live`](crate::Builder::time_to_live)), as for
+/// [`set`](crate::Cache::set); without one, the value is persistent. A closure returns a [`Duration`], and is called
+/// once, when the value has been loaded. Use one if your values contain their own expiry time, such as access tokens.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a TTL",
     label = "expected a `Duration`, an `Option<Duration>`, or a closure from the value to a `Duration`",
