@@ -220,13 +220,6 @@ where
     /// Charges `cost` units to `key`, or returns the time to wait. A cost of 0 always passes;
     /// [`remaining`](Permit::remaining) is then the remaining quota, as of [`peek`](RateLimiter::peek).
     ///
-    /// # Errors
-    ///
-    /// Returns [`Limited`] if a limit has fewer than `cost` units left. If the cost is above a quota, it can never
-    /// pass, and [`retry_after`](Limited::retry_after) is [`Duration::MAX`](std::time::Duration::MAX).
-    ///
-    /// # Examples
-    ///
     /// ```
     /// # use std::time::Duration;
     /// # use fleeting::{Limit, RateLimiter};
@@ -240,6 +233,11 @@ where
     /// assert_eq!(too_many.retry_after(), Duration::MAX);
     /// # }
     /// ```
+    ///
+    /// # Errors
+    ///
+    /// Returns [`Limited`] if a limit has fewer than `cost` units left. If the cost is above a quota, it can never
+    /// pass, and [`retry_after`](Limited::retry_after) is [`Duration::MAX`](std::time::Duration::MAX).
     #[doc(alias = "check_key_n")]
     #[inline]
     pub fn check_n<Q>(&self, key: &Q, cost: u32) -> impl Future<Output = Result<Permit, Limited>>
@@ -253,6 +251,20 @@ where
     }
 
     /// Charges one unit to `key` by `limits` instead of the limiter's own, for plans and tiers.
+    ///
+    /// ```
+    /// use fleeting::{Limit, RateLimiter};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// let free = [Limit::per_minute(1)];
+    /// let paid = [Limit::per_minute(100)];
+    /// let limiter = RateLimiter::<String>::builder().limit(free[0].clone()).build();
+    ///
+    /// assert!(limiter.check_with("ada", &free).await.is_ok());
+    /// assert!(limiter.check_with("ada", &free).await.is_err());
+    /// assert_eq!(limiter.check_with("ada", &paid).await.unwrap().remaining(), 98);
+    /// # }
+    /// ```
     ///
     /// If you check a key by several limits in turn, each of them counts all its calls: a customer who changes plans
     /// keeps what was used. No limit is ever exceeded by its own calls, regardless of other limits in between.
@@ -268,22 +280,6 @@ where
     /// # Errors
     ///
     /// The same as for [`check`](RateLimiter::check).
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use fleeting::{Limit, RateLimiter};
-    ///
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
-    /// let free = [Limit::per_minute(1)];
-    /// let paid = [Limit::per_minute(100)];
-    /// let limiter = RateLimiter::<String>::builder().limit(free[0].clone()).build();
-    ///
-    /// assert!(limiter.check_with("ada", &free).await.is_ok());
-    /// assert!(limiter.check_with("ada", &free).await.is_err());
-    /// assert_eq!(limiter.check_with("ada", &paid).await.unwrap().remaining(), 98);
-    /// # }
-    /// ```
     pub async fn check_with<Q>(&self, key: &Q, limits: &[Limit]) -> Result<Permit, Limited>
     where
         Q: ToKey<K> + ?Sized,
@@ -294,12 +290,6 @@ where
     /// Charges `cost` units to `key` by `limits` instead of the limiter's own: [`check_n`](RateLimiter::check_n) and
     /// [`check_with`](RateLimiter::check_with) in one.
     ///
-    /// # Errors
-    ///
-    /// The same as for [`check_n`](RateLimiter::check_n).
-    ///
-    /// # Examples
-    ///
     /// ```
     /// # use fleeting::{Limit, RateLimiter};
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
@@ -309,6 +299,10 @@ where
     /// assert_eq!(rows.check_n_with("ada", 800, &paid).await.unwrap().remaining(), 4_200);
     /// # }
     /// ```
+    ///
+    /// # Errors
+    ///
+    /// The same as for [`check_n`](RateLimiter::check_n).
     pub async fn check_n_with<Q>(
         &self,
         key: &Q,
@@ -376,12 +370,6 @@ where
     /// Removes the usage of `key`, so that it may use its whole quota again. Returns `true` if there was any record of
     /// it.
     ///
-    /// Keys beyond [`max_keys`](RateLimiterBuilder::max_keys) share one quota; its usage belongs to no single key, and
-    /// stays. If a permit from before the reset is [settled](Permit::settle) later, a difference that must be
-    /// charged is still charged.
-    ///
-    /// # Examples
-    ///
     /// ```
     /// use fleeting::{Limit, RateLimiter};
     ///
@@ -392,6 +380,10 @@ where
     /// assert!(limiter.check("ada").await.is_ok());
     /// # }
     /// ```
+    ///
+    /// Keys beyond [`max_keys`](RateLimiterBuilder::max_keys) share one quota; its usage belongs to no single key, and
+    /// stays. If a permit from before the reset is [settled](Permit::settle) later, a difference that must be
+    /// charged is still charged.
     pub async fn reset<Q>(&self, key: &Q) -> bool
     where
         Q: Hash + Equivalent<K> + ?Sized,

@@ -55,12 +55,6 @@ pub struct RateLimiterBuilder<K, S = DefaultHasher> {
 impl<K: Hash + Eq + Clone + Send + Sync + 'static> RateLimiter<K> {
     /// Creates a limiter with one limit and the default settings: [`builder`](RateLimiter::builder) with nothing else.
     ///
-    /// # Panics
-    ///
-    /// Panics where [`build`](RateLimiterBuilder::build) does: outside of a Tokio runtime.
-    ///
-    /// # Examples
-    ///
     /// ```
     /// use fleeting::{Limit, RateLimiter};
     ///
@@ -70,6 +64,10 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> RateLimiter<K> {
     /// # let _: RateLimiter<String> = limiter;
     /// # }
     /// ```
+    ///
+    /// # Panics
+    ///
+    /// Panics where [`build`](RateLimiterBuilder::build) does: outside of a Tokio runtime.
     pub fn new(limit: Limit) -> Self {
         Self::builder().limit(limit).build()
     }
@@ -137,12 +135,6 @@ impl<K, S> RateLimiterBuilder<K, S> {
 
     /// Sets the algorithm that counts admitted calls. Defaults to [`Window::Log`], which is exact.
     ///
-    /// # Panics
-    ///
-    /// Panics if the number of [`Window::Buckets`] is 0 or above 10,000.
-    ///
-    /// # Examples
-    ///
     /// ```
     /// # use std::time::Duration;
     /// # use fleeting::{Limit, RateLimiter, Window};
@@ -156,12 +148,30 @@ impl<K, S> RateLimiterBuilder<K, S> {
     /// assert_eq!(messages.check(&7).await.unwrap_err().retry_after(), Duration::from_secs(6));
     /// # }
     /// ```
+    ///
+    /// # Panics
+    ///
+    /// Panics if the number of [`Window::Buckets`] is 0 or above 10,000.
     pub fn window(mut self, window: Window) -> Self {
         self.window = window.checked();
         self
     }
 
     /// Sets the maximum number of keys in memory. Defaults to 1,000,000; `usize::MAX` means no bound.
+    ///
+    /// ```
+    /// # use fleeting::{Limit, RateLimiter};
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let limiter = RateLimiter::<u32>::builder().limit(Limit::per_minute(2)).max_keys(1_000).build();
+    /// for client in 0..1_000 {
+    ///     limiter.check(&client).await.unwrap();
+    /// }
+    /// // All further clients share one quota.
+    /// limiter.check(&1_001).await.unwrap();
+    /// limiter.check(&1_002).await.unwrap();
+    /// assert!(limiter.check(&1_003).await.is_err());
+    /// # }
+    /// ```
     ///
     /// With one limit, a million 20-byte `String` keys take 210 to 260 MB: 207 bytes each with [`Window::Gcra`], 257
     /// with `Window::Buckets(10)`, and with [`Window::Log`] 224 for one or two calls and 416 for ten.
@@ -178,22 +188,6 @@ impl<K, S> RateLimiterBuilder<K, S> {
     /// # Panics
     ///
     /// Panics if `keys` is 0.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use fleeting::{Limit, RateLimiter};
-    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
-    /// let limiter = RateLimiter::<u32>::builder().limit(Limit::per_minute(2)).max_keys(1_000).build();
-    /// for client in 0..1_000 {
-    ///     limiter.check(&client).await.unwrap();
-    /// }
-    /// // All further clients share one quota.
-    /// limiter.check(&1_001).await.unwrap();
-    /// limiter.check(&1_002).await.unwrap();
-    /// assert!(limiter.check(&1_003).await.is_err());
-    /// # }
-    /// ```
     pub fn max_keys(mut self, keys: usize) -> Self {
         assert!(keys > 0, "max_keys must be at least 1, got {keys}");
         self.max_keys = keys;
@@ -202,15 +196,6 @@ impl<K, S> RateLimiterBuilder<K, S> {
 
     /// Sets how many calls may wait for one key at a time, by [`until_ready_within`](RateLimiter::until_ready_within)
     /// or in a layer.
-    ///
-    /// A call that would exceed this is denied immediately. Calls that wait without a time limit are never denied for
-    /// this reason, but they count. Defaults to no maximum other than the number of calls that can pass in time.
-    ///
-    /// # Panics
-    ///
-    /// Panics if `waiting` is 0.
-    ///
-    /// # Examples
     ///
     /// ```
     /// # use std::time::Duration;
@@ -226,6 +211,13 @@ impl<K, S> RateLimiterBuilder<K, S> {
     /// assert!(first.is_ok() && second.is_err());
     /// # }
     /// ```
+    ///
+    /// A call that would exceed this is denied immediately. Calls that wait without a time limit are never denied for
+    /// this reason, but they count. Defaults to no maximum other than the number of calls that can pass in time.
+    ///
+    /// # Panics
+    ///
+    /// Panics if `waiting` is 0.
     pub fn max_waiting(mut self, waiting: usize) -> Self {
         assert!(waiting > 0, "max_waiting must be at least 1, got {waiting}");
         self.wait.max_waiting = waiting;
@@ -234,10 +226,6 @@ impl<K, S> RateLimiterBuilder<K, S> {
 
     /// Sets the maximum random delay that is added to each wait, so that waiters do not all proceed at the same
     /// instant.
-    ///
-    /// The delay is drawn each time a call has to wait, and the waiters behind it are delayed as well, so fewer calls
-    /// pass per second ([`Window::Gcra`] makes up for most of it). A call that may pass immediately is not delayed, and
-    /// no wait exceeds its maximum. Defaults to zero.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -256,6 +244,10 @@ impl<K, S> RateLimiterBuilder<K, S> {
     /// assert!(start.elapsed() <= Duration::from_millis(1_202));
     /// # }
     /// ```
+    ///
+    /// The delay is drawn each time a call has to wait, and the waiters behind it are delayed as well, so fewer calls
+    /// pass per second ([`Window::Gcra`] makes up for most of it). A call that may pass immediately is not delayed, and
+    /// no wait exceeds its maximum. Defaults to zero.
     #[doc(alias = "Jitter")]
     pub fn jitter(mut self, jitter: Duration) -> Self {
         self.wait.jitter = jitter;
@@ -370,11 +362,6 @@ impl<K, S> RateLimiterBuilder<K, S> {
     /// Shows the most frequently denied keys on the [dashboard](crate::dashboard()) (feature `dashboard`), formatted by
     /// `text`.
     ///
-    /// `text` runs only for denied calls, with a clone of the key. In a flood of many keys it runs for each of them. If
-    /// it panics, a hash is shown instead. Defaults to hashes, which reveal only that two entries are the same key.
-    ///
-    /// # Examples
-    ///
     /// ```
     /// use fleeting::{Limit, RateLimiter};
     ///
@@ -386,6 +373,9 @@ impl<K, S> RateLimiterBuilder<K, S> {
     ///     .build();
     /// # }
     /// ```
+    ///
+    /// `text` runs only for denied calls, with a clone of the key. In a flood of many keys it runs for each of them. If
+    /// it panics, a hash is shown instead. Defaults to hashes, which reveal only that two entries are the same key.
     #[cfg(feature = "dashboard")]
     #[cfg_attr(docsrs, doc(cfg(feature = "dashboard")))]
     pub fn show_keys(mut self, text: impl Fn(&K) -> String + Send + Sync + 'static) -> Self {

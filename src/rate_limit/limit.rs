@@ -113,19 +113,17 @@ impl Window {
 impl Limit {
     /// Creates a limit of `quota` units in any `per`.
     ///
-    /// # Panics
-    ///
-    /// Panics if `quota` is 0, or if `per` is zero or longer than 100 years. [`try_new`](Limit::try_new) returns an
-    /// error instead.
-    ///
-    /// # Examples
-    ///
     /// ```
     /// # use std::time::Duration;
     /// # use fleeting::Limit;
     /// let daily = Limit::new(50_000, Duration::from_secs(86_400));
     /// assert_eq!(daily.to_string(), "50000 in 86400s");
     /// ```
+    ///
+    /// # Panics
+    ///
+    /// Panics if `quota` is 0, or if `per` is zero or longer than 100 years. [`try_new`](Limit::try_new) returns an
+    /// error instead.
     #[doc(alias = "with_period")]
     #[doc(alias = "allow_burst")]
     #[doc(alias = "burst_size")]
@@ -134,12 +132,6 @@ impl Limit {
     }
 
     /// Creates a limit of `quota` units in any `per`, for numbers from your configuration.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`InvalidLimit`] if `quota` is 0, or if `per` is zero or longer than 100 years.
-    ///
-    /// # Examples
     ///
     /// ```
     /// use std::time::Duration;
@@ -150,6 +142,10 @@ impl Limit {
     /// let invalid = Limit::try_new(0, minute).unwrap_err();
     /// assert_eq!(invalid.to_string(), "quota must be at least 1, got 0");
     /// ```
+    ///
+    /// # Errors
+    ///
+    /// Returns [`InvalidLimit`] if `quota` is 0, or if `per` is zero or longer than 100 years.
     pub fn try_new(quota: u32, per: Duration) -> Result<Self, InvalidLimit> {
         if quota == 0 {
             return Err(InvalidLimit(Fault::Quota));
@@ -162,12 +158,6 @@ impl Limit {
 
     /// Creates a limit of `quota` units in any second.
     ///
-    /// # Panics
-    ///
-    /// Panics if `quota` is 0.
-    ///
-    /// # Examples
-    ///
     /// ```
     /// # use fleeting::{Limit, RateLimiter};
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
@@ -175,17 +165,15 @@ impl Limit {
     /// assert_eq!(searches.check("ada").await.unwrap().remaining(), 4);
     /// # }
     /// ```
+    ///
+    /// # Panics
+    ///
+    /// Panics if `quota` is 0.
     pub fn per_second(quota: u32) -> Self {
         Self::new(quota, Duration::from_secs(1))
     }
 
     /// Creates a limit of `quota` units in any minute.
-    ///
-    /// # Panics
-    ///
-    /// Panics if `quota` is 0.
-    ///
-    /// # Examples
     ///
     /// ```
     /// # use fleeting::{Limit, RateLimiter};
@@ -194,17 +182,15 @@ impl Limit {
     /// assert!(logins.check("ada").await.is_ok());
     /// # }
     /// ```
+    ///
+    /// # Panics
+    ///
+    /// Panics if `quota` is 0.
     pub fn per_minute(quota: u32) -> Self {
         Self::new(quota, Duration::from_secs(60))
     }
 
     /// Creates a limit of `quota` units in any hour.
-    ///
-    /// # Panics
-    ///
-    /// Panics if `quota` is 0.
-    ///
-    /// # Examples
     ///
     /// ```
     /// # use fleeting::{Limit, RateLimiter};
@@ -213,6 +199,10 @@ impl Limit {
     /// assert!(invitations.check("ada").await.is_ok());
     /// # }
     /// ```
+    ///
+    /// # Panics
+    ///
+    /// Panics if `quota` is 0.
     pub fn per_hour(quota: u32) -> Self {
         Self::new(quota, Duration::from_secs(3_600))
     }

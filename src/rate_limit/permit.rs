@@ -63,9 +63,6 @@ impl Permit {
     /// Returns how many more units would have passed at the time of the check: the smallest number that any of the
     /// limits had left.
     ///
-    /// After a call of cost 0, this is the remaining quota, as of [`peek`](super::RateLimiter::peek). `u32::MAX` if
-    /// there were no limits.
-    ///
     /// ```
     /// # use fleeting::{Limit, RateLimiter};
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
@@ -77,6 +74,9 @@ impl Permit {
     /// # assert_eq!(permit.remaining(), 5);
     /// # }
     /// ```
+    ///
+    /// After a call of cost 0, this is the remaining quota, as of [`peek`](super::RateLimiter::peek). `u32::MAX` if
+    /// there were no limits.
     pub fn remaining(&self) -> u32 {
         self.remaining
     }

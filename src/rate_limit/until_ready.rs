@@ -32,21 +32,6 @@ where
     /// Waits until a call of one unit passes, and charges it. Use it to stay within the limit of a server that you
     /// call.
     ///
-    /// Calls that wait for the same key are admitted one after the other, in the order in which they began to wait. A
-    /// concurrent [`check`](RateLimiter::check) may be admitted before them. A refund, a reset and
-    /// [`set_limits`](RateLimiter::set_limits) wake the first waiter, which checks the limits again.
-    ///
-    /// # Cancel safety
-    ///
-    /// Cancel safe: a dropped call has charged nothing, and the waiters behind it move up.
-    ///
-    /// A future that has begun to wait and is kept but not polled (a branch of `select!` that lost and is awaited again
-    /// later) delays the waiters behind it: for up to one second from the time at which it could have passed, or up to
-    /// about six seconds if it became the first because the calls ahead of it were dropped. After that, the waiters
-    /// behind it are admitted first, until it is polled again.
-    ///
-    /// # Examples
-    ///
     /// ```
     /// use fleeting::{Limit, RateLimiter};
     /// use tokio::time::Instant;
@@ -60,6 +45,19 @@ where
     /// assert_eq!(start.elapsed().as_secs(), 2);
     /// # }
     /// ```
+    ///
+    /// Calls that wait for the same key are admitted one after the other, in the order in which they began to wait. A
+    /// concurrent [`check`](RateLimiter::check) may be admitted before them. A refund, a reset and
+    /// [`set_limits`](RateLimiter::set_limits) wake the first waiter, which checks the limits again.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: a dropped call has charged nothing, and the waiters behind it move up.
+    ///
+    /// A future that has begun to wait and is kept but not polled (a branch of `select!` that lost and is awaited again
+    /// later) delays the waiters behind it: for up to one second from the time at which it could have passed, or up to
+    /// about six seconds if it became the first because the calls ahead of it were dropped. After that, the waiters
+    /// behind it are admitted first, until it is polled again.
     #[doc(alias = "until_key_ready")]
     pub async fn until_ready<Q>(&self, key: &Q) -> Permit
     where
@@ -70,20 +68,6 @@ where
     }
 
     /// Waits until a call of `cost` units passes, and charges it.
-    ///
-    /// Otherwise the same as [`until_ready`](RateLimiter::until_ready). A call that waits for many units is not
-    /// overtaken by later calls that wait for few.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`Limited`] if the cost is above a quota, so that the call can never pass: immediately, or as soon as
-    /// [`set_limits`](RateLimiter::set_limits) lowers the quota.
-    ///
-    /// # Cancel safety
-    ///
-    /// The same as for [`until_ready`](RateLimiter::until_ready).
-    ///
-    /// # Examples
     ///
     /// ```
     /// # use std::time::Duration;
@@ -100,6 +84,18 @@ where
     /// assert!(recipients.until_ready_n("mx.example.org", 101).await.is_err());
     /// # }
     /// ```
+    ///
+    /// Otherwise the same as [`until_ready`](RateLimiter::until_ready). A call that waits for many units is not
+    /// overtaken by later calls that wait for few.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`Limited`] if the cost is above a quota, so that the call can never pass: immediately, or as soon as
+    /// [`set_limits`](RateLimiter::set_limits) lowers the quota.
+    ///
+    /// # Cancel safety
+    ///
+    /// The same as for [`until_ready`](RateLimiter::until_ready).
     #[doc(alias = "until_key_n_ready")]
     pub async fn until_ready_n<Q>(&self, key: &Q, cost: u32) -> Result<Permit, Limited>
     where
@@ -111,19 +107,6 @@ where
     }
 
     /// Waits up to `max_wait` until a call of one unit passes, and charges it. Use it if your own caller has a timeout.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`Limited`] if the call cannot pass within `max_wait`. It is denied immediately if it cannot pass in
-    /// time, given the current usage and the calls ahead of it, or if
-    /// [`max_waiting`](super::RateLimiterBuilder::max_waiting) calls already wait for the key; otherwise it is denied
-    /// when `max_wait` has elapsed. So no more calls wait for a key than can pass in time.
-    ///
-    /// # Cancel safety
-    ///
-    /// The same as for [`until_ready`](RateLimiter::until_ready).
-    ///
-    /// # Examples
     ///
     /// ```
     /// use std::time::Duration;
@@ -141,6 +124,17 @@ where
     /// assert_eq!(limited.retry_after(), max_wait);
     /// # }
     /// ```
+    ///
+    /// # Errors
+    ///
+    /// Returns [`Limited`] if the call cannot pass within `max_wait`. It is denied immediately if it cannot pass in
+    /// time, given the current usage and the calls ahead of it, or if
+    /// [`max_waiting`](super::RateLimiterBuilder::max_waiting) calls already wait for the key; otherwise it is denied
+    /// when `max_wait` has elapsed. So no more calls wait for a key than can pass in time.
+    ///
+    /// # Cancel safety
+    ///
+    /// The same as for [`until_ready`](RateLimiter::until_ready).
     pub async fn until_ready_within<Q>(
         &self,
         key: &Q,
