@@ -203,8 +203,6 @@ where
     /// Sets the value of `key`, due in `ttl`. You get back the value that it replaces, even if that is due,
     /// claimed or dead.
     ///
-    /// A claim on the replaced value becomes void. The number of failed attempts is reset to zero.
-    ///
     /// ```
     /// use std::time::Duration;
     /// use fleeting::{TimeoutDict, Ttl};
@@ -218,6 +216,8 @@ where
     /// assert_eq!(dict.set("stays", 3, Duration::ZERO).await, Some(1));
     /// # }
     /// ```
+    ///
+    /// A claim on the replaced value becomes void. The number of failed attempts is reset to zero.
     pub async fn set(&self, key: K, value: V, ttl: Duration) -> Option<V> {
         coop::proceed().await;
         let deadline = self.now().after(ttl);
@@ -228,15 +228,6 @@ where
     }
 
     /// Sets the value of `key`, due in `ttl`, only if the key has no entry. Returns whether it was set.
-    ///
-    /// So you can queue a job as often as you like: it is there once, until it is acknowledged or removed. An
-    /// entry that is due, claimed or dead also prevents the call, and is not changed.
-    ///
-    /// # Cancel safety
-    ///
-    /// This method is cancel safe: a cancelled call has set nothing.
-    ///
-    /// # Examples
     ///
     /// ```
     /// use std::time::Duration;
@@ -251,6 +242,13 @@ where
     /// assert!(jobs.set_nx("reindex", 3, Duration::ZERO).await);
     /// # }
     /// ```
+    ///
+    /// So you can queue a job as often as you like: it is there once, until it is acknowledged or removed. An
+    /// entry that is due, claimed or dead also prevents the call, and is not changed.
+    ///
+    /// # Cancel safety
+    ///
+    /// This method is cancel safe: a cancelled call has set nothing.
     #[doc(alias = "SETNX")]
     pub async fn set_nx(&self, key: K, value: V, ttl: Duration) -> bool {
         coop::proceed().await;
@@ -263,9 +261,6 @@ where
 
     /// Sets the deadline of `key` to `ttl` from now, even if the entry is due already. Returns `false` if
     /// there is no entry, or if it is dead.
-    ///
-    /// A claim on the entry becomes void and counts as a failed attempt. If that was the last allowed attempt,
-    /// the entry becomes dead and the call returns `false`. Earlier failed attempts still count.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -281,6 +276,9 @@ where
     /// assert_eq!(sessions.ttl("token").await, Ttl::Remaining(half_an_hour));
     /// # }
     /// ```
+    ///
+    /// A claim on the entry becomes void and counts as a failed attempt. If that was the last allowed attempt,
+    /// the entry becomes dead and the call returns `false`. Earlier failed attempts still count.
     pub async fn set_timeout<Q>(&self, key: &Q, ttl: Duration) -> bool
     where
         Q: Hash + Equivalent<K> + ?Sized,
@@ -291,9 +289,6 @@ where
     }
 
     /// Removes the deadline of `key` and keeps its entry. Returns `true` if it had a deadline.
-    ///
-    /// A claim on the entry becomes void and counts as a failed attempt, as in
-    /// [`set_timeout`](Self::set_timeout).
     ///
     /// ```
     /// # use std::time::Duration;
@@ -307,6 +302,9 @@ where
     /// assert_eq!(orders.ttl("order 7").await, Ttl::Persistent);
     /// # }
     /// ```
+    ///
+    /// A claim on the entry becomes void and counts as a failed attempt, as in
+    /// [`set_timeout`](Self::set_timeout).
     pub async fn remove_timeout<Q>(&self, key: &Q) -> bool
     where
         Q: Hash + Equivalent<K> + ?Sized,

@@ -207,12 +207,6 @@ where
     /// Adds `by` to the score of `member`, and returns the new score, to count hits, votes or points. If `member`
     /// is not in the set, it is added with the score `by` (Redis: `ZINCRBY`).
     ///
-    /// # Panics
-    ///
-    /// Panics if the addition does, for instance on overflow. Then nothing is changed.
-    ///
-    /// # Examples
-    ///
     /// ```
     /// use fleeting::SortedSet;
     ///
@@ -222,6 +216,10 @@ where
     /// assert_eq!(hits.increment(1, "/").await, 2);
     /// # }
     /// ```
+    ///
+    /// # Panics
+    ///
+    /// Panics if the addition does, for instance on overflow. Then nothing is changed.
     #[doc(alias = "ZINCRBY")]
     pub async fn increment(&self, by: S, member: T) -> S
     where

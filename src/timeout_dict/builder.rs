@@ -69,18 +69,6 @@ impl<K, V, S> TimeoutDictBuilder<K, V, S> {
     /// Sets the delay until an entry is delivered again after a claim on it was dropped: `first` after the
     /// first failure, doubled after each further one, up to `max`. Defaults to 1 s and 1 min.
     ///
-    /// The actual delay is chosen at random between 0.5 and 1.5 times this value, so that entries that failed
-    /// together are not delivered again together.
-    ///
-    /// If `first` is zero, an entry is due again immediately, behind all other due entries. A failing job is
-    /// then retried without a pause as long as no other entry is due.
-    ///
-    /// # Panics
-    ///
-    /// Panics if `first` is longer than `max`.
-    ///
-    /// # Examples
-    ///
     /// ```
     /// # use std::time::Duration;
     /// # use fleeting::{TimeoutDict, Ttl};
@@ -95,6 +83,16 @@ impl<K, V, S> TimeoutDictBuilder<K, V, S> {
     /// assert!(delay >= Duration::from_secs(5) && delay <= Duration::from_secs(15));
     /// # }
     /// ```
+    ///
+    /// The actual delay is chosen at random between 0.5 and 1.5 times this value, so that entries that failed
+    /// together are not delivered again together.
+    ///
+    /// If `first` is zero, an entry is due again immediately, behind all other due entries. A failing job is
+    /// then retried without a pause as long as no other entry is due.
+    ///
+    /// # Panics
+    ///
+    /// Panics if `first` is longer than `max`.
     pub fn backoff(mut self, first: Duration, max: Duration) -> Self {
         self.retries.set_backoff(first, max);
         self
@@ -103,12 +101,6 @@ impl<K, V, S> TimeoutDictBuilder<K, V, S> {
     /// Sets the number of failed attempts after which an entry is dead. A dead entry stays readable, but is
     /// not delivered until it is [revived](TimeoutDict::revive) or set; [`take_dead`](TimeoutDict::take_dead)
     /// removes it. Defaults to no limit.
-    ///
-    /// # Panics
-    ///
-    /// Panics if `attempts` is 0.
-    ///
-    /// # Examples
     ///
     /// ```
     /// # use std::time::Duration;
@@ -123,6 +115,10 @@ impl<K, V, S> TimeoutDictBuilder<K, V, S> {
     /// assert_eq!(jobs.dead_len().await, 1);
     /// # }
     /// ```
+    ///
+    /// # Panics
+    ///
+    /// Panics if `attempts` is 0.
     pub fn max_attempts(mut self, attempts: u32) -> Self {
         self.retries.set_max_attempts(attempts);
         self

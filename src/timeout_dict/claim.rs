@@ -113,12 +113,6 @@ impl<K, V> Claim<K, V> {
     /// Acknowledges that the work is done, and removes the entry. Returns `false` if the claim is void. For
     /// each value that was set, at most one call of `ack` returns `true`.
     ///
-    /// # Cancel safety
-    ///
-    /// If the call is cancelled, the claim is dropped, and the entry is due again after its backoff.
-    ///
-    /// # Examples
-    ///
     /// ```
     /// # use std::time::Duration;
     /// # use fleeting::TimeoutDict;
@@ -131,6 +125,10 @@ impl<K, V> Claim<K, V> {
     /// assert!(jobs.is_empty().await);
     /// # }
     /// ```
+    ///
+    /// # Cancel safety
+    ///
+    /// If the call is cancelled, the claim is dropped, and the entry is due again after its backoff.
     pub async fn ack(mut self) -> bool {
         coop::proceed().await;
         self.ack_now()
@@ -169,17 +167,6 @@ impl<K, V> Claim<K, V> {
     /// Returns `false` if the claim is void, or if its lease has ended: the attempt then has failed already,
     /// without a reason, and the entry is due (or dead) without a backoff.
     ///
-    /// Differs from a drop of the claim only in the reason, which
-    /// [`dead_letters`](crate::TimeoutDict::dead_letters) returns if the entry becomes dead. It replaces the
-    /// reason of an earlier attempt. A reason longer than 1,024 bytes is cut at a character boundary.
-    ///
-    /// # Cancel safety
-    ///
-    /// If the call is cancelled, the claim is dropped: the entry is due again after its backoff, and no
-    /// reason is recorded.
-    ///
-    /// # Examples
-    ///
     /// ```
     /// use std::time::Duration;
     /// use fleeting::TimeoutDict;
@@ -194,6 +181,15 @@ impl<K, V> Claim<K, V> {
     /// assert_eq!((dead.key, dead.reason.as_deref()), ("mail", Some("550 no such user")));
     /// # }
     /// ```
+    ///
+    /// Differs from a drop of the claim only in the reason, which
+    /// [`dead_letters`](crate::TimeoutDict::dead_letters) returns if the entry becomes dead. It replaces the
+    /// reason of an earlier attempt. A reason longer than 1,024 bytes is cut at a character boundary.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the call is cancelled, the claim is dropped: the entry is due again after its backoff, and no
+    /// reason is recorded.
     pub async fn fail(mut self, reason: impl Into<String>) -> bool {
         // First, so that a panic of the conversion drops the claim outside of the lock.
         let reason = cut_reason(reason.into());
@@ -213,16 +209,6 @@ impl<K, V> Claim<K, V> {
     /// Gives the entry back as if it had not been delivered: it is due immediately, with its original
     /// deadline, and this does not count as a failed attempt. Returns `false` if the claim is void.
     ///
-    /// When your worker shuts down, release the claims that it has not begun: a restart then does not use up
-    /// [attempts](crate::TimeoutDictBuilder::max_attempts). After the end of the lease, a claim that is not
-    /// void can still be released, even if the entry is dead by then.
-    ///
-    /// # Cancel safety
-    ///
-    /// If the call is cancelled, the claim is dropped, which counts as a failed attempt.
-    ///
-    /// # Examples
-    ///
     /// ```
     /// use std::time::Duration;
     /// use fleeting::TimeoutDict;
@@ -237,6 +223,14 @@ impl<K, V> Claim<K, V> {
     /// assert_eq!(again.attempts(), 1);
     /// # }
     /// ```
+    ///
+    /// When your worker shuts down, release the claims that it has not begun: a restart then does not use up
+    /// [attempts](crate::TimeoutDictBuilder::max_attempts). After the end of the lease, a claim that is not
+    /// void can still be released, even if the entry is dead by then.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the call is cancelled, the claim is dropped, which counts as a failed attempt.
     pub async fn release(mut self) -> bool {
         coop::proceed().await;
         self.is_done = true;
@@ -245,15 +239,6 @@ impl<K, V> Claim<K, V> {
 
     /// Sets the end of the lease to `lease` from now, earlier or later than before. Returns `false` if the
     /// claim is void.
-    ///
-    /// Call it during work that may take longer than the lease, and stop that work on `false`: the entry then
-    /// belongs to another caller, or is gone.
-    ///
-    /// # Cancel safety
-    ///
-    /// This method is cancel safe: if the call is cancelled, the lease is unchanged.
-    ///
-    /// # Examples
     ///
     /// ```
     /// # use std::time::Duration;
@@ -271,6 +256,13 @@ impl<K, V> Claim<K, V> {
     /// assert!(job.ack().await);
     /// # }
     /// ```
+    ///
+    /// Call it during work that may take longer than the lease, and stop that work on `false`: the entry then
+    /// belongs to another caller, or is gone.
+    ///
+    /// # Cancel safety
+    ///
+    /// This method is cancel safe: if the call is cancelled, the lease is unchanged.
     pub async fn extend(&self, lease: Duration) -> bool {
         coop::proceed().await;
         let now = self.shared.clock.now();

@@ -33,10 +33,6 @@ where
     /// Removes and returns up to `max` dead entries, in the order in which they became dead. Move them to a log
     /// or a table of failures, so that they do not stay in memory.
     ///
-    /// An entry is dead after [`max_attempts`](crate::TimeoutDictBuilder::max_attempts) claims on it ended
-    /// without [`Claim::ack`]. If the lease of the last attempt has ended, the entry is dead, but the
-    /// holder of that claim may still acknowledge it, which removes the entry.
-    ///
     /// ```
     /// # use std::time::Duration;
     /// # use fleeting::TimeoutDict;
@@ -51,6 +47,10 @@ where
     /// assert!(jobs.is_empty().await);
     /// # }
     /// ```
+    ///
+    /// An entry is dead after [`max_attempts`](crate::TimeoutDictBuilder::max_attempts) claims on it ended
+    /// without [`Claim::ack`]. If the lease of the last attempt has ended, the entry is dead, but the
+    /// holder of that claim may still acknowledge it, which removes the entry.
     ///
     /// [`Claim::ack`]: crate::Claim::ack
     pub async fn take_dead(&self, max: usize) -> Vec<(K, V)> {

@@ -21,9 +21,6 @@ where
     /// fails before it has handled the entry, that is lost. [`claim_expired`](Self::claim_expired) delivers
     /// such entries again.
     ///
-    /// The dictionary is locked until all of them are removed, so a large `max` blocks other callers for
-    /// longer. If the call is cancelled, no entry is removed.
-    ///
     /// ```
     /// # use std::time::Duration;
     /// # use fleeting::TimeoutDict;
@@ -40,18 +37,15 @@ where
     /// # assert_eq!(sessions.len().await, 1);
     /// # }
     /// ```
+    ///
+    /// The dictionary is locked until all of them are removed, so a large `max` blocks other callers for
+    /// longer. If the call is cancelled, no entry is removed.
     pub async fn take_expired(&self, max: usize) -> Vec<(K, V)> {
         self.take(max, |entries, now| entries.take_first(now)).await
     }
 
     /// Claims up to `max` due entries for `lease`. Each entry is delivered at least once: an entry that is
     /// not acknowledged within the lease is delivered again.
-    ///
-    /// You get each entry as a [`Claim`]; call [`Claim::ack`] when your work is done. If you drop a claim, for
-    /// example because of an error or a panic, its entry is due again after a
-    /// [backoff](crate::TimeoutDictBuilder::backoff). A claim that is leaked or never finished keeps its
-    /// entry until the lease ends; the entry is then due again immediately. A lease that overflows never
-    /// ends. A lease of zero ends immediately, so that any caller may claim the entry next.
     ///
     /// ```
     /// use std::time::Duration;
@@ -75,6 +69,12 @@ where
     /// assert!(logins.is_empty().await);
     /// # }
     /// ```
+    ///
+    /// You get each entry as a [`Claim`]; call [`Claim::ack`] when your work is done. If you drop a claim, for
+    /// example because of an error or a panic, its entry is due again after a
+    /// [backoff](crate::TimeoutDictBuilder::backoff). A claim that is leaked or never finished keeps its
+    /// entry until the lease ends; the entry is then due again immediately. A lease that overflows never
+    /// ends. A lease of zero ends immediately, so that any caller may claim the entry next.
     pub async fn claim_expired(&self, max: usize, lease: Duration) -> Vec<Claim<K, V>> {
         coop::proceed().await;
         // Declared outside of the lock: if a clone panics, the earlier claims are dropped after unlock, which

@@ -116,15 +116,6 @@ where
 {
     /// Creates an empty set whose members expire when their scores are `ttl` old.
     ///
-    /// With a `ttl` of zero, only members with a score in the future are kept. If `ttl` overflows, no member
-    /// expires.
-    ///
-    /// # Panics
-    ///
-    /// Panics outside of a Tokio runtime, or if the runtime has no time driver (`enable_time`).
-    ///
-    /// # Examples
-    ///
     /// ```
     /// # use std::time::Duration;
     /// # use fleeting::ExpiringSet;
@@ -135,6 +126,13 @@ where
     /// assert!(used.contains("6f1c").await);
     /// # }
     /// ```
+    ///
+    /// With a `ttl` of zero, only members with a score in the future are kept. If `ttl` overflows, no member
+    /// expires.
+    ///
+    /// # Panics
+    ///
+    /// Panics outside of a Tokio runtime, or if the runtime has no time driver (`enable_time`).
     pub fn new(ttl: Duration) -> Self {
         Self::builder(ttl).build()
     }
@@ -473,13 +471,6 @@ where
     /// Subscribes to the removals from now on, for example to notice that a user went offline. The key of each
     /// event is the member.
     ///
-    /// You get one event for each expiration; ask for other causes with
-    /// [`publish`](ExpiringSetBuilder::publish). The events of one member are in order.
-    ///
-    /// The set never waits for a slow subscriber. If yours falls behind by more than
-    /// [`event_capacity`](ExpiringSetBuilder::event_capacity), it misses the oldest events and receives their
-    /// number.
-    ///
     /// ```
     /// # use std::time::Duration;
     /// # use fleeting::ExpiringSet;
@@ -493,21 +484,18 @@ where
     /// assert!(event.lag().unwrap() <= Duration::from_millis(100));
     /// # }
     /// ```
+    ///
+    /// You get one event for each expiration; ask for other causes with
+    /// [`publish`](ExpiringSetBuilder::publish). The events of one member are in order.
+    ///
+    /// The set never waits for a slow subscriber. If yours falls behind by more than
+    /// [`event_capacity`](ExpiringSetBuilder::event_capacity), it misses the oldest events and receives their
+    /// number.
     pub fn events(&self) -> Events<T, ()> {
         Events::new(&self.0.publisher)
     }
 
     /// Subscribes to the removals from now on. The stream loses no event while it exists.
-    ///
-    /// When `capacity` events are unread, the sweeper waits until you read some; expired members stay in memory
-    /// for that time. Calls to the set never wait. The events that they cause are queued beyond the capacity
-    /// ([`overflow`](Self::overflow)).
-    ///
-    /// # Panics
-    ///
-    /// Panics if `capacity` is 0.
-    ///
-    /// # Examples
     ///
     /// ```
     /// # use std::time::Duration;
@@ -522,6 +510,14 @@ where
     /// }
     /// # }
     /// ```
+    ///
+    /// When `capacity` events are unread, the sweeper waits until you read some; expired members stay in memory
+    /// for that time. Calls to the set never wait. The events that they cause are queued beyond the capacity
+    /// ([`overflow`](Self::overflow)).
+    ///
+    /// # Panics
+    ///
+    /// Panics if `capacity` is 0.
     pub fn events_lossless(&self, capacity: usize) -> LosslessEvents<T, ()> {
         LosslessEvents::new(&self.0.publisher, capacity)
     }
@@ -600,12 +596,6 @@ where
 {
     /// Builds the set and starts its sweeper on the current Tokio runtime.
     ///
-    /// # Panics
-    ///
-    /// Panics outside of a Tokio runtime, and on a runtime without a time driver (`enable_time`).
-    ///
-    /// # Examples
-    ///
     /// ```
     /// # use std::time::Duration;
     /// # use fleeting::ExpiringSet;
@@ -615,6 +605,10 @@ where
     /// assert_eq!(online.len().await, 1);
     /// # }
     /// ```
+    ///
+    /// # Panics
+    ///
+    /// Panics outside of a Tokio runtime, and on a runtime without a time driver (`enable_time`).
     pub fn build(self) -> ExpiringSet<T> {
         ExpiringSet(sweeper::start(self.options, iter::once(Members::new())))
     }
