@@ -142,10 +142,6 @@ impl<T: Send + 'static> Lock<T> {
 
     /// Returns the number of deliveries of the element, including this one: 1 for the first.
     ///
-    /// A queue counts all deliveries if it is opened with [`max_attempts`](super::QueueSimpleBuilder::max_attempts) or
-    /// [`backoff`](super::QueueSimpleBuilder::backoff). Otherwise it counts only deliveries that end with
-    /// [`retry_in`](Self::retry_in) or [`fail`](Self::fail).
-    ///
     /// ```
     /// # use std::time::Duration;
     /// # use fleeting::dirq::QueueSimple;
@@ -160,24 +156,15 @@ impl<T: Send + 'static> Lock<T> {
     /// assert_eq!(job.attempts(), 2, "be careful: it has failed before");
     /// # Ok(()) }
     /// ```
+    ///
+    /// A queue counts all deliveries if it is opened with [`max_attempts`](super::QueueSimpleBuilder::max_attempts) or
+    /// [`backoff`](super::QueueSimpleBuilder::backoff). Otherwise it counts only deliveries that end with
+    /// [`retry_in`](Self::retry_in) or [`fail`](Self::fail).
     pub fn attempts(&self) -> u32 {
         self.guard.delivery().map_or(1, Delivery::attempts)
     }
 
     /// Removes the element, because your work is done.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::NotLocked`] if a purge removed the lock, and [`Error::Io`]. The element may then be delivered again. In
-    /// memory and on a local disk (see [*Cost*](super#cost)), only one ack succeeds, even if a purge has let another
-    /// worker lock the element. If the process or the system is short of file descriptors or memory, the removal is
-    /// tried again for a second before it fails.
-    ///
-    /// # Cancel safety
-    ///
-    /// Not cancel safe: if the future is dropped, the element may or may not be removed; most likely it is.
-    ///
-    /// # Examples
     ///
     /// ```
     /// # use fleeting::dirq::QueueSimple;
@@ -191,22 +178,23 @@ impl<T: Send + 'static> Lock<T> {
     /// assert_eq!(queue.count().await?, 0);
     /// # Ok(()) }
     /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotLocked`] if a purge removed the lock, and [`Error::Io`]. The element may then be delivered again. In
+    /// memory and on a local disk (see [*Cost*](super#cost)), only one ack succeeds, even if a purge has let another
+    /// worker lock the element. If the process or the system is short of file descriptors or memory, the removal is
+    /// tried again for a second before it fails.
+    ///
+    /// # Cancel safety
+    ///
+    /// Not cancel safe: if the future is dropped, the element may or may not be removed; most likely it is.
     pub async fn ack(self) -> Result<(), Error> {
         acknowledge(self.guard).await
     }
 
     /// Removes the elements of all `locks`. On a disk this takes one round trip to another thread per queue, which is
     /// faster than one call of [`ack`](Self::ack) per element.
-    ///
-    /// # Errors
-    ///
-    /// The first error that [`ack`](Self::ack) would return. The other elements are removed nevertheless.
-    ///
-    /// # Cancel safety
-    ///
-    /// As for [`ack`](Self::ack).
-    ///
-    /// # Examples
     ///
     /// ```
     /// use fleeting::dirq::{Lock, QueueSimple};
@@ -225,6 +213,14 @@ impl<T: Send + 'static> Lock<T> {
     /// assert_eq!(queue.count().await?, 0);
     /// # Ok(()) }
     /// ```
+    ///
+    /// # Errors
+    ///
+    /// The first error that [`ack`](Self::ack) would return. The other elements are removed nevertheless.
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`ack`](Self::ack).
     pub async fn ack_all(locks: impl IntoIterator<Item = Self>) -> Result<(), Error> {
         let guards = locks.into_iter().map(|lock| lock.guard);
         let (in_place, others): (Vec<_>, Vec<_>) =
@@ -252,16 +248,6 @@ impl<T: Send + 'static> Lock<T> {
 
     /// Unlocks the element: it stays in the queue and is delivered again, after its backoff if deliveries are counted.
     ///
-    /// # Errors
-    ///
-    /// [`Error::NotLocked`] if a purge removed the lock, and [`Error::Io`].
-    ///
-    /// # Cancel safety
-    ///
-    /// Cancel safe: if the future is dropped, the lock is released too.
-    ///
-    /// # Examples
-    ///
     /// ```
     /// # use fleeting::dirq::QueueSimple;
     /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -273,12 +259,35 @@ impl<T: Send + 'static> Lock<T> {
     /// assert!(queue.locked().next().await.is_some());
     /// # Ok(()) }
     /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotLocked`] if a purge removed the lock, and [`Error::Io`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: if the future is dropped, the lock is released too.
     pub async fn unlock(self) -> Result<(), Error> {
         self.unlock_after(DeliveryEnd::Dropped).await
     }
 
     /// Unlocks the element as a failed attempt with a reason. The element is delivered again after its backoff, or is a
     /// dead letter if it was the last allowed attempt.
+    ///
+    /// ```
+    /// use fleeting::dirq::QueueSimple;
+    ///
+    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// let queue = QueueSimple::builder(dir.path()).max_attempts(1).open().await?;
+    /// queue.add("mail to nobody").await?;
+    /// let job = queue.locked().next().await.transpose()?.unwrap();
+    /// job.fail("550 no such user").await?;
+    ///
+    /// let dead = &queue.dead().await?[0];
+    /// assert_eq!((dead.attempts, dead.reason.as_deref()), (1, Some("550 no such user")));
+    /// # Ok(()) }
+    /// ```
     ///
     /// Differs from [`unlock`](Self::unlock) in the reason, which [`dead`](super::DirQueue::dead) returns if the
     /// element becomes a dead letter. It replaces the reason of an earlier attempt. A reason longer than 1,024 bytes is
@@ -296,23 +305,6 @@ impl<T: Send + 'static> Lock<T> {
     /// # Cancel safety
     ///
     /// If the future is dropped, the lock is released, but the reason may or may not be recorded.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use fleeting::dirq::QueueSimple;
-    ///
-    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let dir = tempfile::tempdir()?;
-    /// let queue = QueueSimple::builder(dir.path()).max_attempts(1).open().await?;
-    /// queue.add("mail to nobody").await?;
-    /// let job = queue.locked().next().await.transpose()?.unwrap();
-    /// job.fail("550 no such user").await?;
-    ///
-    /// let dead = &queue.dead().await?[0];
-    /// assert_eq!((dead.attempts, dead.reason.as_deref()), (1, Some("550 no such user")));
-    /// # Ok(()) }
-    /// ```
     pub async fn fail(self, reason: impl Into<String>) -> Result<(), Error> {
         // Outside of the lock's calls: a panic of the conversion drops the lock.
         let reason = cut_reason(reason.into()).into_string();
@@ -335,21 +327,6 @@ impl<T: Send + 'static> Lock<T> {
     /// Unlocks the element as if it had not been delivered: it can be locked again immediately, and this does not count
     /// as a failed attempt. When your worker shuts down, release the elements that it has not begun.
     ///
-    /// A waiting stream of [`watch`](super::DirQueue::watch) of this process gets the element. Those of other processes
-    /// find it at their next scan.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::NotLocked`] if a purge removed the lock, and [`Error::Io`]. The lock is released nevertheless, and the
-    /// delivery may count as a failed attempt.
-    ///
-    /// # Cancel safety
-    ///
-    /// If the future is dropped before it is polled, the delivery is a failed attempt; afterwards, it most likely is
-    /// not. The lock is released in both cases.
-    ///
-    /// # Examples
-    ///
     /// ```
     /// use fleeting::dirq::QueueSimple;
     ///
@@ -364,29 +341,24 @@ impl<T: Send + 'static> Lock<T> {
     /// assert_eq!(again.attempts(), 1);
     /// # Ok(()) }
     /// ```
+    ///
+    /// A waiting stream of [`watch`](super::DirQueue::watch) of this process gets the element. Those of other processes
+    /// find it at their next scan.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotLocked`] if a purge removed the lock, and [`Error::Io`]. The lock is released nevertheless, and the
+    /// delivery may count as a failed attempt.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped before it is polled, the delivery is a failed attempt; afterwards, it most likely is
+    /// not. The lock is released in both cases.
     pub async fn release(self) -> Result<(), Error> {
         self.unlock_after(DeliveryEnd::Released).await
     }
 
     /// Unlocks the element, to be delivered again after `delay`, for example the time that a server asked you to wait.
-    ///
-    /// [`locked`](super::DirQueue::locked) and [`watch`](super::DirQueue::watch) of all processes that use this library
-    /// skip it for `delay`. This counts as a failure, even in a queue that does not count other failures. If it is the
-    /// last allowed attempt, the element becomes a dead letter, regardless of `delay`. If `delay` overflows, this
-    /// library never delivers the element again.
-    ///
-    /// Other implementations may deliver the element immediately.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::NotLocked`] if a purge removed the lock, and [`Error::Io`], for instance if the disk is full. The lock
-    /// is released nevertheless, and the element may be delivered before `delay` has passed.
-    ///
-    /// # Cancel safety
-    ///
-    /// If the future is dropped, the lock is released, but the delay may or may not be recorded.
-    ///
-    /// # Examples
     ///
     /// ```
     /// use std::time::Duration;
@@ -405,6 +377,22 @@ impl<T: Send + 'static> Lock<T> {
     /// assert_eq!(queue.take_dead(9).await?[0].name(), &mail);
     /// # Ok(()) }
     /// ```
+    ///
+    /// [`locked`](super::DirQueue::locked) and [`watch`](super::DirQueue::watch) of all processes that use this library
+    /// skip it for `delay`. This counts as a failure, even in a queue that does not count other failures. If it is the
+    /// last allowed attempt, the element becomes a dead letter, regardless of `delay`. If `delay` overflows, this
+    /// library never delivers the element again.
+    ///
+    /// Other implementations may deliver the element immediately.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotLocked`] if a purge removed the lock, and [`Error::Io`], for instance if the disk is full. The lock
+    /// is released nevertheless, and the element may be delivered before `delay` has passed.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the lock is released, but the delay may or may not be recorded.
     pub async fn retry_in(self, delay: Duration) -> Result<(), Error> {
         self.unlock_after(DeliveryEnd::RetryIn(delay)).await
     }

@@ -65,14 +65,6 @@ impl DirQueue<Normal> {
     /// fail with [`Error::NoSchema`], including [`locked`](Self::locked), [`watch`](Self::watch) and
     /// [`take_dead`](Self::take_dead).
     ///
-    /// The directory and its parents are created if needed.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Io`] if the directory cannot be created, or `path` is not a directory.
-    ///
-    /// # Examples
-    ///
     /// ```
     /// # use fleeting::dirq::Queue;
     /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -82,6 +74,12 @@ impl DirQueue<Normal> {
     /// println!("{} mails are waiting", mails.count().await?);
     /// # Ok(()) }
     /// ```
+    ///
+    /// The directory and its parents are created if needed.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] if the directory cannot be created, or `path` is not a directory.
     pub async fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
         Self::builder(path).open().await
     }
@@ -118,6 +116,18 @@ impl DirQueue<Normal> {
 
     /// Adds an element, and returns its name.
     ///
+    /// ```
+    /// # use fleeting::dirq::{Element, Queue, Schema};
+    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// let schema = Schema::new([("body", "string"), ("header", "table?")])?;
+    /// let mails = Queue::builder(dir.path()).schema(schema).open().await?;
+    /// let mail = Element::new().with("body", "hello").with("header", [("to", "ada")]);
+    /// println!("queued as {}", mails.add(mail).await?);
+    /// # assert_eq!(mails.count().await?, 1);
+    /// # Ok(()) }
+    /// ```
+    ///
     /// Other processes see the element completely or not at all. Its name sorts after all names that this handle and
     /// its clones assigned before. Elements of several processes are ordered by the clocks of these processes.
     ///
@@ -131,20 +141,6 @@ impl DirQueue<Normal> {
     /// # Cancel safety
     ///
     /// Not cancel safe: if the future is dropped, the element may or may not have been added.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use fleeting::dirq::{Element, Queue, Schema};
-    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let dir = tempfile::tempdir()?;
-    /// let schema = Schema::new([("body", "string"), ("header", "table?")])?;
-    /// let mails = Queue::builder(dir.path()).schema(schema).open().await?;
-    /// let mail = Element::new().with("body", "hello").with("header", [("to", "ada")]);
-    /// println!("queued as {}", mails.add(mail).await?);
-    /// # assert_eq!(mails.count().await?, 1);
-    /// # Ok(()) }
-    /// ```
     #[doc(alias = "enqueue")]
     pub async fn add(&self, element: Element) -> Result<Name, Error> {
         let permit = self.reserve_capacity(1).await?;
@@ -165,6 +161,16 @@ impl DirQueue<Normal> {
     /// Adds several elements, in order. On a disk, this is usually faster than single adds, because all elements share
     /// one round trip to another thread.
     ///
+    /// ```
+    /// # use fleeting::dirq::{Element, Queue, Schema};
+    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// let mails = Queue::builder(dir.path()).schema("to:string".parse()?).open().await?;
+    /// let newsletter = ["ada", "bob", "cyd"].map(|user| Element::new().with("to", user));
+    /// assert_eq!(mails.add_many(newsletter).await?.len(), 3);
+    /// # Ok(()) }
+    /// ```
+    ///
     /// The data of all elements is written first; if that fails, no element is added. The elements are then added one
     /// after the other; if one of these steps fails, the earlier elements stay in the queue ([`Error::Partial`]). With
     /// [`sync`](QueueBuilder::sync), their directory is synced once.
@@ -178,18 +184,6 @@ impl DirQueue<Normal> {
     /// # Cancel safety
     ///
     /// Not cancel safe: if the future is dropped, any number of the elements may have been added.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use fleeting::dirq::{Element, Queue, Schema};
-    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let dir = tempfile::tempdir()?;
-    /// let mails = Queue::builder(dir.path()).schema("to:string".parse()?).open().await?;
-    /// let newsletter = ["ada", "bob", "cyd"].map(|user| Element::new().with("to", user));
-    /// assert_eq!(mails.add_many(newsletter).await?.len(), 3);
-    /// # Ok(()) }
-    /// ```
     pub fn add_many(
         &self,
         elements: impl IntoIterator<Item = Element>,
@@ -278,12 +272,6 @@ impl DirQueueBuilder<NormalSettings> {
 
     /// Opens the queue.
     ///
-    /// # Errors
-    ///
-    /// [`Error::InvalidOption`], and [`Error::Io`] if a directory cannot be created, or the path is not a directory.
-    ///
-    /// # Examples
-    ///
     /// ```
     /// # use fleeting::dirq::Queue;
     /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -292,6 +280,10 @@ impl DirQueueBuilder<NormalSettings> {
     /// assert!(mails.path().is_dir(), "created with its parents");
     /// # Ok(()) }
     /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidOption`], and [`Error::Io`] if a directory cannot be created, or the path is not a directory.
     pub async fn open(self) -> Result<Queue, Error> {
         let Self { options, settings: NormalSettings { schema, max_elements } } = self;
         if max_elements == 0 {

@@ -32,12 +32,6 @@ impl QueueNull {
 
     /// Discards `data`. The returned name is always `NULL`.
     ///
-    /// # Errors
-    ///
-    /// Never fails.
-    ///
-    /// # Examples
-    ///
     /// ```
     /// # use fleeting::dirq::QueueNull;
     /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -47,6 +41,10 @@ impl QueueNull {
     /// assert_eq!(queue.add("resize 7.png").await?.to_string(), "NULL");
     /// # Ok(()) }
     /// ```
+    ///
+    /// # Errors
+    ///
+    /// Never fails.
     #[doc(alias = "enqueue")]
     pub async fn add(&self, data: impl AsRef<[u8]>) -> Result<Name, Error> {
         drop(data);
@@ -54,12 +52,6 @@ impl QueueNull {
     }
 
     /// Discards each of `bodies`.
-    ///
-    /// # Errors
-    ///
-    /// Never fails.
-    ///
-    /// # Examples
     ///
     /// ```
     /// # use fleeting::dirq::QueueNull;
@@ -69,6 +61,10 @@ impl QueueNull {
     /// assert_eq!(queue.add_many(["one", "two"]).await?.len(), 2);
     /// # Ok(()) }
     /// ```
+    ///
+    /// # Errors
+    ///
+    /// Never fails.
     pub async fn add_many<B: AsRef<[u8]>>(
         &self,
         bodies: impl IntoIterator<Item = B>,
@@ -77,16 +73,6 @@ impl QueueNull {
     }
 
     /// Removes the file at `path`.
-    ///
-    /// # Panics
-    ///
-    /// Panics outside of a Tokio runtime.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Io`] if the file cannot be removed.
-    ///
-    /// # Examples
     ///
     /// ```
     /// # use fleeting::dirq::QueueNull;
@@ -98,6 +84,14 @@ impl QueueNull {
     /// assert!(!file.exists());
     /// # Ok(()) }
     /// ```
+    ///
+    /// # Panics
+    ///
+    /// Panics outside of a Tokio runtime.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] if the file cannot be removed.
     pub async fn add_path(&self, path: impl AsRef<Path>) -> Result<Name, Error> {
         let path = path.as_ref().to_owned();
         let directory = path.parent().unwrap_or(&path).to_owned();

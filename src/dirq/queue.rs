@@ -81,12 +81,6 @@ impl<P: Protocol> DirQueue<P> {
     /// Returns the number of elements, including locked ones; 0 if the queue's directory is missing, for instance
     /// because its disk is not mounted. Reads the whole queue, so the cost grows with the number of elements.
     ///
-    /// # Errors
-    ///
-    /// [`Error::Io`].
-    ///
-    /// # Examples
-    ///
     /// ```
     /// # use fleeting::dirq::QueueSimple;
     /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -97,6 +91,10 @@ impl<P: Protocol> DirQueue<P> {
     /// # assert_eq!(queue.count().await?, 2);
     /// # Ok(()) }
     /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`].
     pub async fn count(&self) -> Result<u64, Error> {
         run("count", Work::Long, &self.protocol, |queue| queue.count()).await
     }
@@ -122,6 +120,20 @@ impl<P: Protocol> DirQueue<P> {
 
     /// Locks an element. Returns false if it is already locked or missing.
     ///
+    /// ```
+    /// # use fleeting::dirq::QueueSimple;
+    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// let queue = QueueSimple::open(dir.path()).await?;
+    /// let name = queue.add("resize 7.png").await?;
+    /// if queue.lock(&name).await? {
+    ///     println!("{:?}", queue.get(&name).await?);
+    ///     queue.remove(&name).await?;
+    /// } // else another process works on it
+    /// # assert_eq!(queue.count().await?, 0);
+    /// # Ok(()) }
+    /// ```
+    ///
     /// Prefer [`locked`](Self::locked) or [`watch`](Self::watch): their [`Lock`] unlocks the element if your work
     /// fails.
     ///
@@ -139,22 +151,6 @@ impl<P: Protocol> DirQueue<P> {
     /// # Cancel safety
     ///
     /// Cancel safe: if the future is dropped after the lock was acquired, the lock is released.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use fleeting::dirq::QueueSimple;
-    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let dir = tempfile::tempdir()?;
-    /// let queue = QueueSimple::open(dir.path()).await?;
-    /// let name = queue.add("resize 7.png").await?;
-    /// if queue.lock(&name).await? {
-    ///     println!("{:?}", queue.get(&name).await?);
-    ///     queue.remove(&name).await?;
-    /// } // else another process works on it
-    /// # assert_eq!(queue.count().await?, 0);
-    /// # Ok(()) }
-    /// ```
     pub async fn lock(&self, name: &Name) -> Result<bool, Error> {
         let name = *name;
         name.check()?;
@@ -212,6 +208,21 @@ impl<P: Protocol> DirQueue<P> {
     /// Returns a stream that locks and reads each element that can be locked, including elements that are added later:
     /// the loop of your worker. The stream never ends.
     ///
+    /// ```
+    /// use std::time::Duration;
+    /// use fleeting::dirq::{Error, Queue};
+    ///
+    /// async fn worker(queue: Queue) -> Result<(), Error> {
+    ///     let mut jobs = queue.watch(Duration::from_secs(5));
+    ///     while let Some(job) = jobs.next().await {
+    ///         let Ok(job) = job.inspect_err(|error| eprintln!("{error}")) else { continue };
+    ///         println!("{}: {:?}", job.name(), job.value());
+    ///         job.ack().await?;
+    ///     }
+    ///     Ok(())
+    /// }
+    /// ```
+    ///
     /// It sleeps until the operating system reports a new element (inotify on Linux). In addition, it scans the queue
     /// after each interval `every`. The scan finds elements that were unlocked or that other machines added on a
     /// network file system, and it is the only mechanism if the system's limit of watches is reached. An element that
@@ -233,34 +244,11 @@ impl<P: Protocol> DirQueue<P> {
     /// # Panics
     ///
     /// Panics on a runtime without a time driver.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use fleeting::dirq::{Error, Queue};
-    ///
-    /// async fn worker(queue: Queue) -> Result<(), Error> {
-    ///     let mut jobs = queue.watch(Duration::from_secs(5));
-    ///     while let Some(job) = jobs.next().await {
-    ///         let Ok(job) = job.inspect_err(|error| eprintln!("{error}")) else { continue };
-    ///         println!("{}: {:?}", job.name(), job.value());
-    ///         job.ack().await?;
-    ///     }
-    ///     Ok(())
-    /// }
-    /// ```
     pub fn watch(&self, every: Duration) -> Walk<Lock<P::Payload>> {
         Walk::locked(self.protocol.clone(), Some(every))
     }
 
     /// Unlocks an element.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::NotLocked`], also if the element is missing; [`Error::InvalidName`] and [`Error::Io`].
-    ///
-    /// # Examples
     ///
     /// ```
     /// # use fleeting::dirq::QueueSimple;
@@ -274,22 +262,15 @@ impl<P: Protocol> DirQueue<P> {
     /// assert!(queue.lock(&name).await?);
     /// # Ok(()) }
     /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotLocked`], also if the element is missing; [`Error::InvalidName`] and [`Error::Io`].
     pub async fn unlock(&self, name: &Name) -> Result<(), Error> {
         self.on("unlock", name, |queue, name| queue.unlock(name)).await
     }
 
     /// Returns the content of a locked element.
-    ///
-    /// Files in an element of a [`Queue`](super::Queue) that are not in its schema are ignored.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::NotLocked`], [`Error::InvalidName`], [`Error::TooLarge`], [`Error::Io`], and [`Error::Foreign`] if the
-    /// element or one of its files is not a regular file or directory as the format requires. For a
-    /// [`Queue`](super::Queue) also [`Error::NoSchema`], and [`Error::MissingFile`], [`Error::NotUtf8`] and
-    /// [`Error::InvalidTable`] if the element does not match the schema.
-    ///
-    /// # Examples
     ///
     /// ```
     /// # use fleeting::dirq::{Error, QueueSimple};
@@ -302,19 +283,20 @@ impl<P: Protocol> DirQueue<P> {
     /// assert_eq!(queue.get(&name).await?, "resize 7.png");
     /// # Ok(()) }
     /// ```
+    ///
+    /// Files in an element of a [`Queue`](super::Queue) that are not in its schema are ignored.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotLocked`], [`Error::InvalidName`], [`Error::TooLarge`], [`Error::Io`], and [`Error::Foreign`] if the
+    /// element or one of its files is not a regular file or directory as the format requires. For a
+    /// [`Queue`](super::Queue) also [`Error::NoSchema`], and [`Error::MissingFile`], [`Error::NotUtf8`] and
+    /// [`Error::InvalidTable`] if the element does not match the schema.
     pub async fn get(&self, name: &Name) -> Result<P::Payload, Error> {
         self.reads("read", name, P::get).await
     }
 
     /// Returns the content of an element, whether it is locked or not; `None` if it is missing.
-    ///
-    /// Use this to look at elements without interfering with their workers.
-    ///
-    /// # Errors
-    ///
-    /// As for [`get`](Self::get), except [`Error::NotLocked`].
-    ///
-    /// # Examples
     ///
     /// ```
     /// # use fleeting::dirq::QueueSimple;
@@ -327,17 +309,17 @@ impl<P: Protocol> DirQueue<P> {
     /// # job.ack().await?;
     /// # Ok(()) }
     /// ```
+    ///
+    /// Use this to look at elements without interfering with their workers.
+    ///
+    /// # Errors
+    ///
+    /// As for [`get`](Self::get), except [`Error::NotLocked`].
     pub async fn peek(&self, name: &Name) -> Result<Option<P::Payload>, Error> {
         self.reads("read", name, P::peek).await
     }
 
     /// Locks an element, reads it and unlocks it. Returns `None` if it is already locked or missing.
-    ///
-    /// # Errors
-    ///
-    /// As for [`lock`](Self::lock) and [`get`](Self::get). The lock is released.
-    ///
-    /// # Examples
     ///
     /// ```
     /// # use fleeting::dirq::QueueSimple;
@@ -349,6 +331,10 @@ impl<P: Protocol> DirQueue<P> {
     /// assert_eq!(queue.count().await?, 1, "it stays");
     /// # Ok(()) }
     /// ```
+    ///
+    /// # Errors
+    ///
+    /// As for [`lock`](Self::lock) and [`get`](Self::get). The lock is released.
     pub async fn get_element(&self, name: &Name) -> Result<Option<P::Payload>, Error> {
         let name = *name;
         name.check()?;
@@ -370,20 +356,6 @@ impl<P: Protocol> DirQueue<P> {
 
     /// Locks an element, reads it and removes it. Returns `None` if it is already locked or missing.
     ///
-    /// Use it for elements that you may lose if your process fails: they are removed before your work begins.
-    ///
-    /// # Errors
-    ///
-    /// As for [`lock`](Self::lock), [`get`](Self::get) and [`remove`](Self::remove). The element stays and its lock is
-    /// released.
-    ///
-    /// # Cancel safety
-    ///
-    /// Not cancel safe: if the future is dropped, the content may be lost. To avoid that, hold the lock until the work
-    /// is done.
-    ///
-    /// # Examples
-    ///
     /// ```
     /// # use fleeting::dirq::QueueSimple;
     /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -395,6 +367,18 @@ impl<P: Protocol> DirQueue<P> {
     /// assert_eq!(queue.dequeue(&name).await?, None);
     /// # Ok(()) }
     /// ```
+    ///
+    /// Use it for elements that you may lose if your process fails: they are removed before your work begins.
+    ///
+    /// # Errors
+    ///
+    /// As for [`lock`](Self::lock), [`get`](Self::get) and [`remove`](Self::remove). The element stays and its lock is
+    /// released.
+    ///
+    /// # Cancel safety
+    ///
+    /// Not cancel safe: if the future is dropped, the content may be lost. To avoid that, hold the lock until the work
+    /// is done.
     pub async fn dequeue(&self, name: &Name) -> Result<Option<P::Payload>, Error> {
         let taken = self.reads("dequeue", name, P::dequeue).await?;
         if taken.is_some() {
@@ -404,14 +388,6 @@ impl<P: Protocol> DirQueue<P> {
     }
 
     /// Removes a locked element, with all its files and its lock.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::NotLocked`], [`Error::InvalidName`] and [`Error::Io`]. For a [`Queue`](super::Queue), also
-    /// [`Error::Foreign`] if the element contains a file whose name is not a valid field name. After an error, the
-    /// element stays and remains locked.
-    ///
-    /// # Examples
     ///
     /// ```
     /// # use fleeting::dirq::QueueSimple;
@@ -426,6 +402,12 @@ impl<P: Protocol> DirQueue<P> {
     /// assert_eq!(queue.count().await?, 0);
     /// # Ok(()) }
     /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotLocked`], [`Error::InvalidName`] and [`Error::Io`]. For a [`Queue`](super::Queue), also
+    /// [`Error::Foreign`] if the element contains a file whose name is not a valid field name. After an error, the
+    /// element stays and remains locked.
     pub async fn remove(&self, name: &Name) -> Result<(), Error> {
         let removed = |queue: &P| queue.root().shared.metrics.removed();
         self.on("remove", name, move |queue, name| queue.remove(name).map(|()| removed(queue)))
@@ -433,12 +415,6 @@ impl<P: Protocol> DirQueue<P> {
     }
 
     /// Resets the age of an element, and of its lock, to zero, so that a purge does not consider the lock stale.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::InvalidName`], and [`Error::Io`] if the element is missing.
-    ///
-    /// # Examples
     ///
     /// ```
     /// # use fleeting::dirq::QueueSimple;
@@ -453,12 +429,29 @@ impl<P: Protocol> DirQueue<P> {
     /// queue.remove(&name).await?;
     /// # Ok(()) }
     /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidName`], and [`Error::Io`] if the element is missing.
     pub async fn touch(&self, name: &Name) -> Result<(), Error> {
         self.on("touch", name, |queue, name| queue.touch(name)).await
     }
 
     /// Removes the leftovers of crashed processes: stale locks, elements that were not completely added or removed,
     /// empty directories, and the records of elements that no longer exist.
+    ///
+    /// ```
+    /// # use fleeting::dirq::{Purge, QueueSimple};
+    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// let queue = QueueSimple::open(dir.path()).await?;
+    /// let report = queue.purge(Purge::default()).await?;
+    /// if report.locks > 0 {
+    ///     println!("{} jobs of killed workers are delivered again", report.locks);
+    /// }
+    /// # assert_eq!(report.failed, 0);
+    /// # Ok(()) }
+    /// ```
     ///
     /// Call this regularly from at least one of your processes, for example every ten minutes. A
     /// [`Spool`](crate::Spool) does so by default, but keeps all locks. A purge never removes an element that is in the
@@ -480,21 +473,6 @@ impl<P: Protocol> DirQueue<P> {
     /// # Errors
     ///
     /// [`Error::Io`] if the queue itself cannot be listed.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use fleeting::dirq::{Purge, QueueSimple};
-    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let dir = tempfile::tempdir()?;
-    /// let queue = QueueSimple::open(dir.path()).await?;
-    /// let report = queue.purge(Purge::default()).await?;
-    /// if report.locks > 0 {
-    ///     println!("{} jobs of killed workers are delivered again", report.locks);
-    /// }
-    /// # assert_eq!(report.failed, 0);
-    /// # Ok(()) }
-    /// ```
     pub async fn purge(&self, purge: Purge) -> Result<PurgeReport, Error> {
         run("purge", Work::Long, &self.protocol, move |queue| {
             let report = purge_all(&**queue, &purge)?;

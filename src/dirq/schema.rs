@@ -43,13 +43,6 @@ enum Kind {
 impl Schema {
     /// Creates a schema from pairs of a field's name and its type.
     ///
-    /// # Errors
-    ///
-    /// [`Error::InvalidFieldName`], [`Error::InvalidFieldType`], [`Error::InvalidSchema`] if a field is given twice,
-    /// and [`Error::NoMandatoryField`].
-    ///
-    /// # Examples
-    ///
     /// ```
     /// # use fleeting::dirq::{Error, Schema};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -57,6 +50,11 @@ impl Schema {
     /// assert!(matches!(Schema::new([("body", "text")]), Err(Error::InvalidFieldType { .. })));
     /// # Ok(()) }
     /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidFieldName`], [`Error::InvalidFieldType`], [`Error::InvalidSchema`] if a field is given twice,
+    /// and [`Error::NoMandatoryField`].
     pub fn new<F, T>(fields: impl IntoIterator<Item = (F, T)>) -> Result<Self, Error>
     where
         F: Into<String>,
@@ -87,12 +85,6 @@ impl Schema {
 
     /// Checks that `element` has the fields of the schema, all with values of their types.
     ///
-    /// # Errors
-    ///
-    /// [`Error::UnexpectedField`], [`Error::WrongType`] and [`Error::MissingField`].
-    ///
-    /// # Examples
-    ///
     /// ```
     /// # use fleeting::dirq::{Element, Schema};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -102,6 +94,10 @@ impl Schema {
     /// assert_eq!(error.to_string(), r#"missing mandatory field "body""#);
     /// # Ok(()) }
     /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnexpectedField`], [`Error::WrongType`] and [`Error::MissingField`].
     pub fn check(&self, element: &Element) -> Result<(), Error> {
         for (name, value) in element {
             let Some(field) = self.0.get(name) else {

@@ -46,12 +46,6 @@ pub struct QueueSet<Q> {
 impl<Q: SetMember> QueueSet<Q> {
     /// Creates a set of `queues`, which may be empty.
     ///
-    /// # Errors
-    ///
-    /// [`Error::Duplicate`] if two queues are the same directory, even by different paths.
-    ///
-    /// # Examples
-    ///
     /// ```
     /// # use fleeting::dirq::{QueueSet, QueueSimple};
     /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -62,6 +56,10 @@ impl<Q: SetMember> QueueSet<Q> {
     /// assert_eq!(jobs.count().await?, 0);
     /// # Ok(()) }
     /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Duplicate`] if two queues are the same directory, even by different paths.
     pub fn new(queues: impl IntoIterator<Item = Q>) -> Result<Self, Error> {
         let mut set = Self { queues: Vec::new() };
         queues.into_iter().try_for_each(|queue| set.add(queue))?;
@@ -69,12 +67,6 @@ impl<Q: SetMember> QueueSet<Q> {
     }
 
     /// Adds a queue. Iterations that have already begun do not include it.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Duplicate`] if the queue is already in the set.
-    ///
-    /// # Examples
     ///
     /// ```
     /// # use fleeting::dirq::{Error, QueueSet, QueueSimple};
@@ -86,6 +78,10 @@ impl<Q: SetMember> QueueSet<Q> {
     /// assert!(matches!(jobs.add(customer), Err(Error::Duplicate { .. })));
     /// # Ok(()) }
     /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Duplicate`] if the queue is already in the set.
     pub fn add(&mut self, queue: Q) -> Result<(), Error> {
         if self.queues.iter().any(|other| other.id() == queue.id()) {
             return Err(Error::Duplicate { path: queue.path().to_owned() });
@@ -115,15 +111,6 @@ impl<Q: SetMember> QueueSet<Q> {
     /// Returns the number of elements in all queues, including locked ones. Reads all queues, so the cost grows with
     /// the number of elements.
     ///
-    /// Waits for each queue, even if its disk does not answer, because the sum needs all of them. Limit that by
-    /// [`timeout`](tokio::time::timeout) if your disks may hang.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Io`], for the first queue that cannot be counted.
-    ///
-    /// # Examples
-    ///
     /// ```
     /// # use fleeting::dirq::{QueueSet, QueueSimple};
     /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -135,6 +122,13 @@ impl<Q: SetMember> QueueSet<Q> {
     /// assert_eq!(QueueSet::new([north, south])?.count().await?, 2);
     /// # Ok(()) }
     /// ```
+    ///
+    /// Waits for each queue, even if its disk does not answer, because the sum needs all of them. Limit that by
+    /// [`timeout`](tokio::time::timeout) if your disks may hang.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`], for the first queue that cannot be counted.
     pub async fn count(&self) -> Result<u64, Error> {
         // Concurrently: a queue that does not answer must not delay the error of another one.
         let counts = try_join_all(self.queues.iter().map(Q::count_all)).await?;
@@ -162,18 +156,6 @@ impl<Q: SetMember> QueueSet<Q> {
     /// Returns a stream that locks and reads each element that can be locked, and returns it with its queue. The stream
     /// ends after the last element.
     ///
-    /// The stream behaves like [`locked`](super::DirQueue::locked) of one queue. Of the next elements of all queues, it
-    /// returns the oldest first. Each queue prefetches elements of its own, unless it counts deliveries.
-    ///
-    /// If the disk of a queue does not answer for one second, the stream continues with the elements of the other
-    /// queues and returns those of that queue when its disk answers. The stream does not end before that.
-    ///
-    /// # Panics
-    ///
-    /// Panics on a runtime without a time driver, unless all queues are in memory.
-    ///
-    /// # Examples
-    ///
     /// ```
     /// use fleeting::dirq::{Error, QueueSet, QueueSimple};
     ///
@@ -187,22 +169,22 @@ impl<Q: SetMember> QueueSet<Q> {
     ///     Ok(())
     /// }
     /// ```
+    ///
+    /// The stream behaves like [`locked`](super::DirQueue::locked) of one queue. Of the next elements of all queues, it
+    /// returns the oldest first. Each queue prefetches elements of its own, unless it counts deliveries.
+    ///
+    /// If the disk of a queue does not answer for one second, the stream continues with the elements of the other
+    /// queues and returns those of that queue when its disk answers. The stream does not end before that.
+    ///
+    /// # Panics
+    ///
+    /// Panics on a runtime without a time driver, unless all queues are in memory.
     pub fn locked(&self) -> Walk<(Q, Lock<Q::Payload>)> {
         self.walk(None)
     }
 
     /// Returns a stream that locks and reads each element that can be locked, including elements that are added later
     /// to any of the queues. The stream never ends.
-    ///
-    /// The stream behaves like [`watch`](super::DirQueue::watch) of one queue, and returns elements in the order of
-    /// [`locked`](Self::locked). An element that is added during an iteration is returned in its order when its queue
-    /// is listed next.
-    ///
-    /// # Panics
-    ///
-    /// Panics on a runtime without a time driver.
-    ///
-    /// # Examples
     ///
     /// ```
     /// # use std::time::Duration;
@@ -219,6 +201,14 @@ impl<Q: SetMember> QueueSet<Q> {
     /// job.ack().await?;
     /// # Ok(()) }
     /// ```
+    ///
+    /// The stream behaves like [`watch`](super::DirQueue::watch) of one queue, and returns elements in the order of
+    /// [`locked`](Self::locked). An element that is added during an iteration is returned in its order when its queue
+    /// is listed next.
+    ///
+    /// # Panics
+    ///
+    /// Panics on a runtime without a time driver.
     pub fn watch(&self, every: Duration) -> Walk<(Q, Lock<Q::Payload>)> {
         self.walk(Some(every))
     }

@@ -70,12 +70,6 @@ const MAX_COPY: usize = 1 << 20;
 impl DirQueue<Simple> {
     /// Opens the queue in the directory `path`. The directory and its parents are created if needed.
     ///
-    /// # Errors
-    ///
-    /// [`Error::Io`] if the directory cannot be created, or `path` is not a directory.
-    ///
-    /// # Examples
-    ///
     /// ```
     /// # use fleeting::dirq::QueueSimple;
     /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -84,6 +78,10 @@ impl DirQueue<Simple> {
     /// assert!(jobs.path().is_dir(), "created with its parents");
     /// # Ok(()) }
     /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] if the directory cannot be created, or `path` is not a directory.
     pub async fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
         Self::builder(path).open().await
     }
@@ -104,6 +102,17 @@ impl DirQueue<Simple> {
 
     /// Adds an element with the content `data`, such as your job as JSON, and returns its name.
     ///
+    /// ```
+    /// # use fleeting::dirq::QueueSimple;
+    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// let jobs = QueueSimple::open(dir.path()).await?;
+    /// let name = jobs.add("resize 7.png").await?; // any bytes, such as JSON
+    /// println!("queued as {name}");
+    /// # assert_eq!(jobs.count().await?, 1);
+    /// # Ok(()) }
+    /// ```
+    ///
     /// Other processes see the element completely or not at all. Its name sorts after all names that this handle and
     /// its clones assigned before. Elements of several processes are ordered by the clocks of these processes.
     ///
@@ -116,19 +125,6 @@ impl DirQueue<Simple> {
     /// # Cancel safety
     ///
     /// Not cancel safe: if the future is dropped, the element may or may not have been added.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use fleeting::dirq::QueueSimple;
-    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let dir = tempfile::tempdir()?;
-    /// let jobs = QueueSimple::open(dir.path()).await?;
-    /// let name = jobs.add("resize 7.png").await?; // any bytes, such as JSON
-    /// println!("queued as {name}");
-    /// # assert_eq!(jobs.count().await?, 1);
-    /// # Ok(()) }
-    /// ```
     #[doc(alias = "enqueue")]
     pub async fn add(&self, data: impl AsRef<[u8]>) -> Result<Name, Error> {
         if data.as_ref().len() > MAX_COPY {
@@ -200,6 +196,16 @@ impl DirQueue<Simple> {
     /// Adds one element for each of `bodies`, in order. On a disk, this is usually faster than single adds, because all
     /// elements share one round trip to another thread.
     ///
+    /// ```
+    /// # use fleeting::dirq::QueueSimple;
+    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// let jobs = QueueSimple::open(dir.path()).await?;
+    /// let names = jobs.add_many((1..=100).map(|picture| format!("resize {picture}.png"))).await?;
+    /// assert_eq!(names.len(), 100);
+    /// # Ok(()) }
+    /// ```
+    ///
     /// The data of all elements is written first; if that fails, no element is added. The elements are then added one
     /// after the other; if one of these steps fails, the earlier elements stay in the queue ([`Error::Partial`]). With
     /// [`sync`](QueueSimpleBuilder::sync), their directory is synced once.
@@ -213,18 +219,6 @@ impl DirQueue<Simple> {
     /// # Cancel safety
     ///
     /// Not cancel safe: if the future is dropped, any number of the elements may have been added.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use fleeting::dirq::QueueSimple;
-    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let dir = tempfile::tempdir()?;
-    /// let jobs = QueueSimple::open(dir.path()).await?;
-    /// let names = jobs.add_many((1..=100).map(|picture| format!("resize {picture}.png"))).await?;
-    /// assert_eq!(names.len(), 100);
-    /// # Ok(()) }
-    /// ```
     pub fn add_many<B: AsRef<[u8]>>(
         &self,
         bodies: impl IntoIterator<Item = B>,
@@ -251,21 +245,6 @@ impl DirQueue<Simple> {
     /// Moves your file into the queue, and returns the name of the new element. Use it for elements that are too large
     /// for memory.
     ///
-    /// The file keeps its owner, mode and times.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::OtherFileSystem`] if the file would have to be copied, [`Error::Foreign`] if it is not a regular file,
-    /// [`Error::TooLarge`], [`Error::Full`], and [`Error::Io`]. After these errors, the file is where it was. If only
-    /// the last step of [`sync`](QueueSimpleBuilder::sync) failed, the file has been moved, and [`Error::Partial`]
-    /// contains its name.
-    ///
-    /// # Cancel safety
-    ///
-    /// Not cancel safe: if the future is dropped, the file may or may not have been moved.
-    ///
-    /// # Examples
-    ///
     /// ```
     /// # use fleeting::dirq::QueueSimple;
     /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -279,6 +258,19 @@ impl DirQueue<Simple> {
     /// assert!(!upload.exists());
     /// # Ok(()) }
     /// ```
+    ///
+    /// The file keeps its owner, mode and times.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OtherFileSystem`] if the file would have to be copied, [`Error::Foreign`] if it is not a regular file,
+    /// [`Error::TooLarge`], [`Error::Full`], and [`Error::Io`]. After these errors, the file is where it was. If only
+    /// the last step of [`sync`](QueueSimpleBuilder::sync) failed, the file has been moved, and [`Error::Partial`]
+    /// contains its name.
+    ///
+    /// # Cancel safety
+    ///
+    /// Not cancel safe: if the future is dropped, the file may or may not have been moved.
     pub async fn add_path(&self, path: impl AsRef<Path>) -> Result<Name, Error> {
         let path = path.as_ref().to_owned();
         let permit = self.reserve_capacity(1).await?;
@@ -292,14 +284,6 @@ impl DirQueue<Simple> {
 
     /// Returns the path of a file with the content of a locked element.
     ///
-    /// The file exists as long as the lock. It belongs to the queue: writing to it changes the element.
-    ///
-    /// # Errors
-    ///
-    /// As for [`get`](Self::get).
-    ///
-    /// # Examples
-    ///
     /// ```
     /// # use fleeting::dirq::QueueSimple;
     /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -312,6 +296,12 @@ impl DirQueue<Simple> {
     /// assert_eq!(std::fs::read(path)?, b"a very long film");
     /// # Ok(()) }
     /// ```
+    ///
+    /// The file exists as long as the lock. It belongs to the queue: writing to it changes the element.
+    ///
+    /// # Errors
+    ///
+    /// As for [`get`](Self::get).
     pub async fn get_path(&self, name: &Name) -> Result<PathBuf, Error> {
         self.on("look for", name, |queue, name| queue.get_path(name)).await
     }
@@ -349,11 +339,6 @@ impl DirQueueBuilder<SimpleSettings> {
     /// Bounds the number of elements in the queue. An add above the bound fails with [`Error::Full`], or
     /// [waits](Self::wait_for_room). Zero rejects all adds. Defaults to no bound.
     ///
-    /// All elements count, including locked and dead ones. The bound is exact if one process adds to the queue, with
-    /// any number of clones. If other processes also add elements, the bound may be exceeded. Counting reads the whole
-    /// queue, so each process counts only occasionally. Between two counts, it adds at most an eighth of the free
-    /// capacity. Other implementations ignore the bound.
-    ///
     /// ```
     /// # use fleeting::dirq::{Error, QueueSimple};
     /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -363,18 +348,17 @@ impl DirQueueBuilder<SimpleSettings> {
     /// assert!(matches!(jobs.add("two").await, Err(Error::Full { max_elements: 1, .. })));
     /// # Ok(()) }
     /// ```
+    ///
+    /// All elements count, including locked and dead ones. The bound is exact if one process adds to the queue, with
+    /// any number of clones. If other processes also add elements, the bound may be exceeded. Counting reads the whole
+    /// queue, so each process counts only occasionally. Between two counts, it adds at most an eighth of the free
+    /// capacity. Other implementations ignore the bound.
     pub fn max_elements(mut self, max_elements: u64) -> Self {
         self.options.max_elements = Some(max_elements);
         self
     }
 
     /// Opens the queue.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::InvalidOption`], and [`Error::Io`] if the directory cannot be created, or the path is not a directory.
-    ///
-    /// # Examples
     ///
     /// ```
     /// # use std::time::Duration;
@@ -386,6 +370,10 @@ impl DirQueueBuilder<SimpleSettings> {
     /// assert!(matches!(invalid, Err(Error::InvalidOption { option: "granularity", .. })));
     /// # Ok(()) }
     /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidOption`], and [`Error::Io`] if the directory cannot be created, or the path is not a directory.
     pub async fn open(self) -> Result<QueueSimple, Error> {
         let Self { options, settings: SimpleSettings { granularity } } = self;
         let whole = granularity.subsec_nanos() == 0;
