@@ -164,6 +164,18 @@ pub struct RateLimiter<K> {
 impl<K> RateLimiter<K> {
     /// Charges one unit to `key`. If a limit is exhausted, returns an error that contains the time to wait.
     ///
+    /// ```no_run
+    /// # use fleeting::redis::{Error, RateLimiter};
+    /// # async fn f(logins: RateLimiter<String>) -> Result<(), fleeting::redis::Error> {
+    /// match logins.check("ada").await {
+    ///     Ok(_) => println!("check the password"),
+    ///     Err(Error::Limited(limited)) => println!("try again in {:?}", limited.retry_after()),
+    ///     Err(error) => return Err(error),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// One round trip. Your key may have any length: each check copies all of it, sends up to 256 bytes, and of a longer
     /// one also a hash. If clients choose your keys, pass an id instead
     /// ([long keys](crate::guide::rate_limits#long-keys)).
@@ -178,20 +190,6 @@ impl<K> RateLimiter<K> {
     ///
     /// A call that is dropped after it was polled may still be charged. This applies to all methods that send a
     /// command: the server may still execute it.
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// # use fleeting::redis::{Error, RateLimiter};
-    /// # async fn f(logins: RateLimiter<String>) -> Result<(), fleeting::redis::Error> {
-    /// match logins.check("ada").await {
-    ///     Ok(_) => println!("check the password"),
-    ///     Err(Error::Limited(limited)) => println!("try again in {:?}", limited.retry_after()),
-    ///     Err(error) => return Err(error),
-    /// }
-    /// # Ok(())
-    /// # }
-    /// ```
     #[doc(alias = "EVALSHA")]
     pub async fn check<Q>(&self, key: &Q) -> Result<Permit, Error>
     where
@@ -203,15 +201,6 @@ impl<K> RateLimiter<K> {
 
     /// Charges `cost` units to `key`, or returns the time to wait. Otherwise the same as [`check`](RateLimiter::check).
     ///
-    /// A cost of 0 always passes, even if the server fails; you then do not know the remaining quota (`u32::MAX`).
-    ///
-    /// # Errors
-    ///
-    /// The same as those of [`check`](RateLimiter::check). If the cost is above a quota, the call can never pass, and
-    /// [`retry_after`](crate::Limited::retry_after) is [`Duration::MAX`].
-    ///
-    /// # Examples
-    ///
     /// ```no_run
     /// # use fleeting::redis::RateLimiter;
     /// # async fn f(rows: RateLimiter<u32>) -> Result<(), fleeting::redis::Error> {
@@ -220,6 +209,13 @@ impl<K> RateLimiter<K> {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// A cost of 0 always passes, even if the server fails; you then do not know the remaining quota (`u32::MAX`).
+    ///
+    /// # Errors
+    ///
+    /// The same as those of [`check`](RateLimiter::check). If the cost is above a quota, the call can never pass, and
+    /// [`retry_after`](crate::Limited::retry_after) is [`Duration::MAX`].
     pub async fn check_n<Q>(&self, key: &Q, cost: u32) -> Result<Permit, Error>
     where
         K: Borrow<Q>,
@@ -231,14 +227,6 @@ impl<K> RateLimiter<K> {
 
     /// Charges one unit to `key` under `limits` in place of the limiter's own, for example those of a plan or tier.
     ///
-    /// They share the usage of the key: see [Several limits for one key](RateLimiter#several-limits-for-one-key).
-    ///
-    /// # Errors
-    ///
-    /// The same as those of [`check`](RateLimiter::check).
-    ///
-    /// # Examples
-    ///
     /// ```no_run
     /// # use fleeting::{Limit, redis::RateLimiter};
     /// # async fn f(limiter: RateLimiter<String>) -> Result<(), fleeting::redis::Error> {
@@ -248,6 +236,12 @@ impl<K> RateLimiter<K> {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// They share the usage of the key: see [Several limits for one key](RateLimiter#several-limits-for-one-key).
+    ///
+    /// # Errors
+    ///
+    /// The same as those of [`check`](RateLimiter::check).
     pub async fn check_with<Q>(&self, key: &Q, limits: &[Limit]) -> Result<Permit, Error>
     where
         K: Borrow<Q>,
@@ -259,12 +253,6 @@ impl<K> RateLimiter<K> {
     /// Charges `cost` units to `key` under `limits`: combines [`check_n`](RateLimiter::check_n) and
     /// [`check_with`](RateLimiter::check_with).
     ///
-    /// # Errors
-    ///
-    /// The same as those of [`check_n`](RateLimiter::check_n).
-    ///
-    /// # Examples
-    ///
     /// ```no_run
     /// # use fleeting::{Limit, redis::RateLimiter};
     /// # async fn f(rows: RateLimiter<String>) -> Result<(), fleeting::redis::Error> {
@@ -273,6 +261,10 @@ impl<K> RateLimiter<K> {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// # Errors
+    ///
+    /// The same as those of [`check_n`](RateLimiter::check_n).
     pub async fn check_n_with<Q>(
         &self,
         key: &Q,
@@ -289,14 +281,6 @@ impl<K> RateLimiter<K> {
 
     /// Returns the remaining quota of `key` without charging it.
     ///
-    /// One round trip.
-    ///
-    /// # Errors
-    ///
-    /// Errors of the connection and of the server, regardless of [`OnError`].
-    ///
-    /// # Examples
-    ///
     /// ```no_run
     /// # use fleeting::redis::RateLimiter;
     /// # async fn f(mails: RateLimiter<String>) -> Result<(), fleeting::redis::Error> {
@@ -305,6 +289,12 @@ impl<K> RateLimiter<K> {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// One round trip.
+    ///
+    /// # Errors
+    ///
+    /// Errors of the connection and of the server, regardless of [`OnError`].
     pub async fn peek<Q>(&self, key: &Q) -> Result<State, Error>
     where
         K: Borrow<Q>,
@@ -316,14 +306,6 @@ impl<K> RateLimiter<K> {
     /// Returns the remaining quota of `key` under `limits`, without charging it: see
     /// [`check_with`](RateLimiter::check_with).
     ///
-    /// One round trip.
-    ///
-    /// # Errors
-    ///
-    /// The same as those of [`peek`](RateLimiter::peek).
-    ///
-    /// # Examples
-    ///
     /// ```no_run
     /// # use fleeting::{Limit, redis::RateLimiter};
     /// # async fn f(mails: RateLimiter<String>) -> Result<(), fleeting::redis::Error> {
@@ -333,6 +315,12 @@ impl<K> RateLimiter<K> {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// One round trip.
+    ///
+    /// # Errors
+    ///
+    /// The same as those of [`peek`](RateLimiter::peek).
     pub async fn peek_with<Q>(&self, key: &Q, limits: &[Limit]) -> Result<State, Error>
     where
         K: Borrow<Q>,
@@ -343,14 +331,6 @@ impl<K> RateLimiter<K> {
 
     /// Removes all charges of `key`; returns whether the server had any state of it (Redis: `DEL`).
     ///
-    /// One round trip.
-    ///
-    /// # Errors
-    ///
-    /// The same as those of [`peek`](RateLimiter::peek).
-    ///
-    /// # Examples
-    ///
     /// ```no_run
     /// # use fleeting::redis::RateLimiter;
     /// # async fn f(logins: RateLimiter<String>) -> Result<(), fleeting::redis::Error> {
@@ -359,6 +339,12 @@ impl<K> RateLimiter<K> {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// One round trip.
+    ///
+    /// # Errors
+    ///
+    /// The same as those of [`peek`](RateLimiter::peek).
     #[doc(alias = "DEL")]
     pub async fn reset<Q>(&self, key: &Q) -> Result<bool, Error>
     where
@@ -409,6 +395,16 @@ impl<K> RateLimiter<K> {
     /// Waits until `cost` units can be charged to `key`, and charges them: see
     /// [`until_ready`](RateLimiter::until_ready).
     ///
+    /// ```no_run
+    /// # use fleeting::redis::RateLimiter;
+    /// # async fn f(bytes: RateLimiter<String>) -> Result<(), fleeting::redis::Error> {
+    /// # let part = [0; 4_096];
+    /// // An upload waits until its next part is within the bandwidth.
+    /// bytes.until_ready_n("ada", part.len() as u32).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// A call with a high cost is not overtaken by cheaper ones behind it in this process.
     ///
     /// # Errors
@@ -419,18 +415,6 @@ impl<K> RateLimiter<K> {
     /// # Cancel safety
     ///
     /// The same as that of [`until_ready`](RateLimiter::until_ready).
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// # use fleeting::redis::RateLimiter;
-    /// # async fn f(bytes: RateLimiter<String>) -> Result<(), fleeting::redis::Error> {
-    /// # let part = [0; 4_096];
-    /// // An upload waits until its next part is within the bandwidth.
-    /// bytes.until_ready_n("ada", part.len() as u32).await?;
-    /// # Ok(())
-    /// # }
-    /// ```
     pub async fn until_ready_n<Q>(&self, key: &Q, cost: u32) -> Result<Permit, Error>
     where
         K: Borrow<Q>,
@@ -442,15 +426,6 @@ impl<K> RateLimiter<K> {
 
     /// Waits until one unit can be charged to `key`, for at most `max_wait` and one round trip: see
     /// [`until_ready`](RateLimiter::until_ready).
-    ///
-    /// # Errors
-    ///
-    /// The same as those of [`check`](RateLimiter::check); [`Error::Limited`] if the call cannot pass within
-    /// `max_wait`. It is returned after one round trip if the reply of the server, the waiters ahead in this process,
-    /// or [`max_waiting`](RateLimiterBuilder::max_waiting) show that the call cannot pass in time; otherwise after
-    /// `max_wait`.
-    ///
-    /// # Examples
     ///
     /// ```no_run
     /// # use std::time::Duration;
@@ -464,6 +439,13 @@ impl<K> RateLimiter<K> {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// # Errors
+    ///
+    /// The same as those of [`check`](RateLimiter::check); [`Error::Limited`] if the call cannot pass within
+    /// `max_wait`. It is returned after one round trip if the reply of the server, the waiters ahead in this process,
+    /// or [`max_waiting`](RateLimiterBuilder::max_waiting) show that the call cannot pass in time; otherwise after
+    /// `max_wait`.
     pub async fn until_ready_within<Q>(&self, key: &Q, max_wait: Duration) -> Result<Permit, Error>
     where
         K: Borrow<Q>,

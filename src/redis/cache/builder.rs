@@ -63,12 +63,6 @@ pub struct CacheBuilder<K, V> {
 impl<K, V> Cache<K, V> {
     /// Returns the cache named `name`, without a default TTL and without events.
     ///
-    /// # Errors
-    ///
-    /// [`Error::Name`] if the name cannot be part of a key.
-    ///
-    /// # Examples
-    ///
     /// ```no_run
     /// # use std::time::Duration;
     /// # use fleeting::redis::{Cache, Client};
@@ -79,6 +73,10 @@ impl<K, V> Cache<K, V> {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Name`] if the name cannot be part of a key.
     pub fn new(client: &Client, name: &str) -> Result<Self, Error> {
         Self::builder(client, name).build()
     }
@@ -202,12 +200,6 @@ impl<K, V> CacheBuilder<K, V> {
     /// Sets the number of events that a subscriber of [`Cache::events`] may fall behind in this process before it
     /// misses some, at most 1,048,576: the first subscription allocates memory for all of them. Defaults to 1,024.
     ///
-    /// # Panics
-    ///
-    /// Panics if `events` is 0.
-    ///
-    /// # Examples
-    ///
     /// ```no_run
     /// # use std::time::Duration;
     /// # use fleeting::redis::{Cache, Client};
@@ -220,6 +212,10 @@ impl<K, V> CacheBuilder<K, V> {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// # Panics
+    ///
+    /// Panics if `events` is 0.
     pub fn event_capacity(mut self, events: usize) -> Self {
         assert!(events > 0, "event_capacity must be at least 1, got {events}");
         self.event_capacity = events.min(MAX_EVENT_CAPACITY);
@@ -229,14 +225,6 @@ impl<K, V> CacheBuilder<K, V> {
     /// Sets the lease: the time after which other processes take over the events of a [group](Cache::events_lossless)
     /// and the [loads](Cache::get_or_set_with) of a crashed process. All processes that share the name must use the
     /// same. Defaults to 10 s.
-    ///
-    /// A running process renews its leases in time, so that longer work keeps its lease.
-    ///
-    /// # Panics
-    ///
-    /// Panics if `lease` is less than a millisecond.
-    ///
-    /// # Examples
     ///
     /// ```no_run
     /// # use std::time::Duration;
@@ -248,6 +236,12 @@ impl<K, V> CacheBuilder<K, V> {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// A running process renews its leases in time, so that longer work keeps its lease.
+    ///
+    /// # Panics
+    ///
+    /// Panics if `lease` is less than a millisecond.
     pub fn lease(mut self, lease: Duration) -> Self {
         assert!(lease >= Duration::from_millis(1), "lease must be at least 1 ms, got {lease:?}");
         self.lease = lease.min(MAX_DURATION);
@@ -256,15 +250,6 @@ impl<K, V> CacheBuilder<K, V> {
 
     /// Sets the pause between two polls of a subscriber. The lag of a subscriber that keeps up is at most this pause
     /// and two round trips to the server. Defaults to 100 ms.
-    ///
-    /// A poll is one `MGET` of 32 small keys (in a cluster, 16 of two keys), and one script for each of the 16 shards
-    /// that has something to read. An idle subscriber sends less than two scripts per second.
-    ///
-    /// # Panics
-    ///
-    /// Panics if `pause` is zero.
-    ///
-    /// # Examples
     ///
     /// ```no_run
     /// # use std::time::Duration;
@@ -278,6 +263,13 @@ impl<K, V> CacheBuilder<K, V> {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// A poll is one `MGET` of 32 small keys (in a cluster, 16 of two keys), and one script for each of the 16 shards
+    /// that has something to read. An idle subscriber sends less than two scripts per second.
+    ///
+    /// # Panics
+    ///
+    /// Panics if `pause` is zero.
     pub fn poll_every(mut self, pause: Duration) -> Self {
         assert!(!pause.is_zero(), "poll_every must be above zero, got {pause:?}");
         self.poll_every = pause.min(MAX_DURATION);
@@ -315,16 +307,6 @@ impl<K, V> CacheBuilder<K, V> {
 
     /// Sets the maximum share by which a TTL is shortened at random, at least 0 and below 1.
     ///
-    /// Jitter prevents values that were written together from expiring, and being loaded again, at the same time. It
-    /// applies to values that are written or loaded by this process, but not to [`Cache::expire`],
-    /// [`get_ex`](Cache::get_ex) and the like. Defaults to 0.
-    ///
-    /// # Panics
-    ///
-    /// Panics if `share` is NaN, negative, or at least 1.
-    ///
-    /// # Examples
-    ///
     /// ```no_run
     /// # use std::time::Duration;
     /// # use fleeting::redis::{Cache, Client};
@@ -337,24 +319,20 @@ impl<K, V> CacheBuilder<K, V> {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// Jitter prevents values that were written together from expiring, and being loaded again, at the same time. It
+    /// applies to values that are written or loaded by this process, but not to [`Cache::expire`],
+    /// [`get_ex`](Cache::get_ex) and the like. Defaults to 0.
+    ///
+    /// # Panics
+    ///
+    /// Panics if `share` is NaN, negative, or at least 1.
     pub fn jitter(mut self, share: f64) -> Self {
         self.settings.set_jitter(share);
         self
     }
 
     /// Sets the time for which this process keeps the error of a [loader](Cache::get_or_try_set_with) for its key.
-    ///
-    /// While an error is kept, calls with the same error type return it without running their loaders, unless the key
-    /// has a live value. A write to the key or its removal by this process discards the error. Another process runs its
-    /// own loader, and a removal by it does not discard the error. At most 10,000 errors are kept.
-    ///
-    /// By default, errors are not kept: your next call loads again.
-    ///
-    /// # Panics
-    ///
-    /// Panics if `ttl` is zero.
-    ///
-    /// # Examples
     ///
     /// ```no_run
     /// # use std::time::Duration;
@@ -366,6 +344,16 @@ impl<K, V> CacheBuilder<K, V> {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// While an error is kept, calls with the same error type return it without running their loaders, unless the key
+    /// has a live value. A write to the key or its removal by this process discards the error. Another process runs its
+    /// own loader, and a removal by it does not discard the error. At most 10,000 errors are kept.
+    ///
+    /// By default, errors are not kept: your next call loads again.
+    ///
+    /// # Panics
+    ///
+    /// Panics if `ttl` is zero.
     pub fn negative_ttl(mut self, ttl: Duration) -> Self {
         self.settings.set_negative_ttl(ttl);
         self

@@ -79,8 +79,6 @@ where
 
     /// Sets the TTL of `key` to `ttl` from now; returns false if there is no live value (Redis: `PEXPIRE`).
     ///
-    /// An expired value is not restored.
-    ///
     /// ```no_run
     /// # use std::time::Duration;
     /// # use fleeting::redis::Cache;
@@ -90,6 +88,8 @@ where
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// An expired value is not restored.
     #[doc(alias = "EXPIRE")]
     #[doc(alias = "PEXPIRE")]
     pub async fn expire<Q>(&self, key: &Q, ttl: Duration) -> Result<bool, Error>
@@ -105,8 +105,6 @@ where
     /// Sets the TTL of `key` to `ttl` from now if its current TTL meets `when`; returns true if it was set (Redis:
     /// `PEXPIRE NX|XX|GT|LT`).
     ///
-    /// Returns false if there is no live value.
-    ///
     /// ```no_run
     /// # use std::time::Duration;
     /// # use fleeting::{When, redis::Cache};
@@ -116,6 +114,8 @@ where
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// Returns false if there is no live value.
     pub async fn expire_if<Q>(&self, key: &Q, ttl: Duration, when: When) -> Result<bool, Error>
     where
         K: Borrow<Q>,
@@ -129,10 +129,6 @@ where
 
     /// Sets the deadline of `key`; returns false if there is no live value (Redis: `PEXPIRE`).
     ///
-    /// If `deadline` has passed, the value expires immediately. Your [`Instant`] has no meaning on another machine, so
-    /// the remaining duration is sent. The value therefore expires later than `deadline` by the time that the command
-    /// takes to reach the server.
-    ///
     /// ```no_run
     /// # use std::time::Duration;
     /// # use fleeting::redis::Cache;
@@ -145,6 +141,10 @@ where
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// If `deadline` has passed, the value expires immediately. Your [`Instant`] has no meaning on another machine, so
+    /// the remaining duration is sent. The value therefore expires later than `deadline` by the time that the command
+    /// takes to reach the server.
     #[doc(alias = "EXPIREAT")]
     #[doc(alias = "PEXPIREAT")]
     pub async fn expire_at<Q>(&self, key: &Q, deadline: Instant) -> Result<bool, Error>
@@ -198,8 +198,6 @@ where
 
     /// Expires the value of `key` immediately, with an event whose deadline is now, and returns the value.
     ///
-    /// Without [events](super::CacheBuilder::events), this is [`remove`](Cache::remove).
-    ///
     /// ```no_run
     /// # use fleeting::redis::Cache;
     /// # async fn f(uploads: Cache<String, u64>) -> Result<(), fleeting::redis::Error> {
@@ -208,6 +206,8 @@ where
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// Without [events](super::CacheBuilder::events), this is [`remove`](Cache::remove).
     pub async fn expire_now<Q>(&self, key: &Q) -> Result<Option<V>, Error>
     where
         K: Borrow<Q>,

@@ -114,11 +114,6 @@ where
 {
     /// Subscribes to all expirations from now on, by all processes.
     ///
-    /// The lag is at most [`poll_every`](super::CacheBuilder::poll_every) and two round trips, as long as the
-    /// subscriber keeps up. One task feeds all subscriptions of a cache in one process. If it is running already, a new
-    /// subscription may also receive expirations from before it that the task has not read yet, usually those of the
-    /// last [`poll_every`](super::CacheBuilder::poll_every).
-    ///
     /// ```no_run
     /// use std::time::Duration;
     /// use fleeting::redis::{Cache, Client};
@@ -137,6 +132,11 @@ where
     /// # }
     /// ```
     ///
+    /// The lag is at most [`poll_every`](super::CacheBuilder::poll_every) and two round trips, as long as the
+    /// subscriber keeps up. One task feeds all subscriptions of a cache in one process. If it is running already, a new
+    /// subscription may also receive expirations from before it that the task has not read yet, usually those of the
+    /// last [`poll_every`](super::CacheBuilder::poll_every).
+    ///
     /// # Errors
     ///
     /// [`Error::NoEvents`] if the cache was built without [events](super::CacheBuilder::events), and the errors [of all
@@ -150,17 +150,6 @@ where
 
     /// Subscribes to expirations as one subscriber of `group`: each event is delivered to one subscriber of the group,
     /// at least once.
-    ///
-    /// A new group receives the events from its creation on. The server remembers the group until it is
-    /// [removed](Cache::remove_group), even after a period without events that is longer than the
-    /// [retention](super::CacheBuilder::events). Events that occur while the group has no subscriber are delivered to
-    /// its next subscriber, if that subscribes within the retention; otherwise, it receives their number.
-    ///
-    /// The lag is at most [`poll_every`](super::CacheBuilder::poll_every) and two round trips, as long as the
-    /// subscribers keep up. Events of one key are delivered in the order in which they occurred, but several
-    /// subscribers process theirs concurrently.
-    ///
-    /// The name `fleeting:restored` is reserved.
     ///
     /// ```no_run
     /// use std::time::Duration;
@@ -178,6 +167,17 @@ where
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// A new group receives the events from its creation on. The server remembers the group until it is
+    /// [removed](Cache::remove_group), even after a period without events that is longer than the
+    /// [retention](super::CacheBuilder::events). Events that occur while the group has no subscriber are delivered to
+    /// its next subscriber, if that subscribes within the retention; otherwise, it receives their number.
+    ///
+    /// The lag is at most [`poll_every`](super::CacheBuilder::poll_every) and two round trips, as long as the
+    /// subscribers keep up. Events of one key are delivered in the order in which they occurred, but several
+    /// subscribers process theirs concurrently.
+    ///
+    /// The name `fleeting:restored` is reserved.
     ///
     /// # Errors
     ///
@@ -254,8 +254,6 @@ where
     /// Ends all subscriptions of this cache in this process, after they have returned the events that this process has
     /// already read.
     ///
-    /// Reads and writes continue to work. The method waits for neither the subscribers nor the server.
-    ///
     /// ```no_run
     /// # use fleeting::redis::Cache;
     /// # async fn f(carts: Cache<String, u32>) -> Result<(), fleeting::redis::Error> {
@@ -267,6 +265,8 @@ where
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// Reads and writes continue to work. The method waits for neither the subscribers nor the server.
     pub async fn shutdown(&self) {
         self.state.stop.send_replace(true);
     }
@@ -274,12 +274,6 @@ where
 
 impl<K, V> Events<K, V> {
     /// Returns the next event, or the number of events missed before it; `None` when the stream has ended.
-    ///
-    /// # Cancel safety
-    ///
-    /// Cancel safe: if the future is dropped before it completes, no event is lost.
-    ///
-    /// # Examples
     ///
     /// ```no_run
     /// # use fleeting::redis::Cache;
@@ -294,6 +288,10 @@ impl<K, V> Events<K, V> {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: if the future is dropped before it completes, no event is lost.
     pub async fn recv(&mut self) -> Option<Result<Arc<Event<K, V>>, Lagged>> {
         poll_fn(|cx| self.0.as_mut().poll_next(cx)).await
     }
@@ -334,12 +332,6 @@ impl<K, V> LosslessEvents<K, V> {
     /// Acknowledges the latest event, so that it is not delivered again. Does nothing if it has been acknowledged
     /// already.
     ///
-    /// # Errors
-    ///
-    /// The errors [of all methods](Cache#errors). You may then get the event again, and can repeat the call.
-    ///
-    /// # Examples
-    ///
     /// ```no_run
     /// # use fleeting::redis::Cache;
     /// # async fn f(carts: Cache<String, u32>) -> Result<(), fleeting::redis::Error> {
@@ -351,6 +343,10 @@ impl<K, V> LosslessEvents<K, V> {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// # Errors
+    ///
+    /// The errors [of all methods](Cache#errors). You may then get the event again, and can repeat the call.
     pub async fn ack(&mut self) -> Result<(), Error> {
         if let Some(id) = &self.last {
             let call = self.commands.ack(id.shard, &self.group, &id.entry);

@@ -12,15 +12,6 @@ use super::{
 impl<K, V> Cache<K, V> {
     /// Returns the names of the [groups](Cache::events_lossless) of this cache, sorted.
     ///
-    /// One script per shard.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::NoEvents`] if the cache was built without [events](super::CacheBuilder::events), and the errors [of all
-    /// methods](Cache#errors).
-    ///
-    /// # Examples
-    ///
     /// ```no_run
     /// # use fleeting::redis::Cache;
     /// # async fn f(carts: Cache<String, u32>) -> Result<(), fleeting::redis::Error> {
@@ -30,6 +21,13 @@ impl<K, V> Cache<K, V> {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// One script per shard.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoEvents`] if the cache was built without [events](super::CacheBuilder::events), and the errors [of all
+    /// methods](Cache#errors).
     pub async fn groups(&self) -> Result<Vec<String>, Error> {
         self.require_events()?;
         let (commands, client) = (self.commands(), self.client());

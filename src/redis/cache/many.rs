@@ -30,12 +30,6 @@ where
 {
     /// Returns the live values of `keys`, in the order of the keys (Redis: `MGET`).
     ///
-    /// Takes one round trip per shard (of 16, four at a time), and another for each further mebibyte of values or
-    /// thousand keys of a shard. Keys that are cached [near](super::CacheBuilder::near) need no round trip.
-    ///
-    /// The call is not atomic: each shard is read at its own time. A key that holds another type is `None`, as in
-    /// `MGET`.
-    ///
     /// ```no_run
     /// use fleeting::redis::Cache;
     ///
@@ -45,6 +39,12 @@ where
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// Takes one round trip per shard (of 16, four at a time), and another for each further mebibyte of values or
+    /// thousand keys of a shard. Keys that are cached [near](super::CacheBuilder::near) need no round trip.
+    ///
+    /// The call is not atomic: each shard is read at its own time. A key that holds another type is `None`, as in
+    /// `MGET`.
     #[doc(alias = "MGET")]
     pub fn get_many<'a, Q>(
         &self,
@@ -136,9 +136,6 @@ where
 
     /// Removes the values of `keys` and returns the number of live values that were removed (Redis: `UNLINK`).
     ///
-    /// Takes one round trip per shard (of 16, four at a time), and another for each further 500 keys of a shard. Each
-    /// round trip is one script; the call as a whole is not atomic.
-    ///
     /// ```no_run
     /// use fleeting::redis::Cache;
     ///
@@ -148,6 +145,9 @@ where
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// Takes one round trip per shard (of 16, four at a time), and another for each further 500 keys of a shard. Each
+    /// round trip is one script; the call as a whole is not atomic.
     ///
     /// # Errors
     ///

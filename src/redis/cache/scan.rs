@@ -67,15 +67,6 @@ where
 {
     /// Returns a stream of the live entries, in no particular order (Redis: `SCAN`, `MGET`).
     ///
-    /// The iteration is weakly consistent. An entry that is present throughout is returned exactly once. An entry that
-    /// is added or removed during the iteration may or may not be returned. This holds even if a cluster moves slots in
-    /// the meantime, in which case all servers are scanned again.
-    ///
-    /// The server examines **all its keys**, a thousand per round trip, and returns the values of each shard in replies
-    /// of about a mebibyte. In a cluster, the servers are scanned one after the other. The keys returned so far are
-    /// kept in this process, so that none is returned twice. Because of these costs, use this method for maintenance,
-    /// not in request handlers. Keys at which another program stored something other than a string are skipped.
-    ///
     /// ```no_run
     /// use fleeting::redis::Cache;
     /// use futures_util::StreamExt;
@@ -89,6 +80,15 @@ where
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// The iteration is weakly consistent. An entry that is present throughout is returned exactly once. An entry that
+    /// is added or removed during the iteration may or may not be returned. This holds even if a cluster moves slots in
+    /// the meantime, in which case all servers are scanned again.
+    ///
+    /// The server examines **all its keys**, a thousand per round trip, and returns the values of each shard in replies
+    /// of about a mebibyte. In a cluster, the servers are scanned one after the other. The keys returned so far are
+    /// kept in this process, so that none is returned twice. Because of these costs, use this method for maintenance,
+    /// not in request handlers. Keys at which another program stored something other than a string are skipped.
     ///
     /// # Errors
     ///
@@ -139,9 +139,6 @@ where
 
     /// Returns the number of live entries (Redis: `SCAN`).
     ///
-    /// The server examines all its keys, as for [`iter`](Cache::iter). Pages with keys of this cache take another round
-    /// trip.
-    ///
     /// ```no_run
     /// # use fleeting::redis::Cache;
     /// # async fn f(sessions: Cache<String, u64>) -> Result<(), fleeting::redis::Error> {
@@ -149,6 +146,9 @@ where
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// The server examines all its keys, as for [`iter`](Cache::iter). Pages with keys of this cache take another round
+    /// trip.
     pub async fn len(&self) -> Result<usize, Error> {
         let (mut scan, mut count) = (ScanCursor::new(), 0);
         while let Some(keys) = scan.next_page(self.commands()).await? {
