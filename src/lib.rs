@@ -1,12 +1,7 @@
 //! An async in-memory cache for Tokio, with a TTL per entry, prompt expiration and a stream of expiry events.
 //!
-//! [`Cache`] is a sharded concurrent map whose methods are named after Redis commands: `get`, `set_ex`, `expire`,
-//! `persist` and so on. A background task removes expired entries within a configurable delay ([`Sweep`], 100 ms by
-//! default, plus the duration of the sweep). Each removal can be observed as an [`Event`]. The stream [`Events`] drops
-//! events if its subscriber is slow; [`LosslessEvents`] drops none and delays the sweeper instead.
-//!
-//! The crate also provides rate limits, sets whose members expire, a dictionary of deadlines that hands out due entries
-//! to workers, most of these types on Redis, and directory queues.
+//! Use it to keep sessions, tokens and answers for as long as they are valid, to learn when they expire, to load each
+//! value once for all your requests, and to limit what each client may do.
 //!
 //! # Quick start
 //!
@@ -34,6 +29,14 @@
 //!     assert_eq!(sessions.get("ada").await, None);
 //! }
 //! ```
+//!
+//! [`Cache`] is a sharded concurrent map whose methods are named after Redis commands: `get`, `set_ex`, `expire`,
+//! `persist` and so on. A background task removes expired entries within a delay that you configure ([`Sweep`], 100 ms
+//! by default, plus the duration of the sweep). You can observe each removal as an [`Event`]. The stream [`Events`]
+//! drops events if you read them too slowly; [`LosslessEvents`] drops none and delays the sweeper instead.
+//!
+//! You also get rate limits, sets whose members expire, a dictionary of deadlines that hands out due entries to your
+//! workers, most of these types on Redis, and directory queues.
 //!
 //! # Which type do I need?
 //!
