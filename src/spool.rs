@@ -103,13 +103,6 @@ pub struct Spool {
 impl Spool {
     /// Creates a spool that writes to `queue`. It writes `Expired` events, unless [`causes`](Self::causes) is set.
     ///
-    /// # Panics
-    ///
-    /// Panics if `queue` is a [`Queue`](crate::dirq::Queue) whose schema does not accept elements of
-    /// [`schema`](Self::schema).
-    ///
-    /// # Examples
-    ///
     /// ```
     /// # use fleeting::{Cache, Spool, dirq::QueueSimple};
     /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -120,6 +113,11 @@ impl Spool {
     /// tokio::spawn(spool.run(sessions.events_lossless(1_024)));
     /// # Ok(()) }
     /// ```
+    ///
+    /// # Panics
+    ///
+    /// Panics if `queue` is a [`Queue`](crate::dirq::Queue) whose schema does not accept elements of
+    /// [`schema`](Self::schema).
     pub fn new(queue: impl Into<AnyQueue>) -> Self {
         let queue = queue.into();
         // Checked now and not at the first event, which may occur long after a deployment.

@@ -168,11 +168,6 @@ impl<K, S> RateLimitLayer<K, S> {
     /// Enables or disables the layer. A disabled layer passes all requests unchanged: it extracts no key, charges
     /// nothing and adds no fields. Defaults to enabled.
     ///
-    /// Use it if your configuration decides whether there are limits. `tower::util::option_layer` does not fit an axum
-    /// router here, because the layer changes the type of the response body.
-    ///
-    /// # Examples
-    ///
     /// ```
     /// # use axum::{Router, body::Body, http::Request, routing::get};
     /// # use tower::ServiceExt;
@@ -189,6 +184,9 @@ impl<K, S> RateLimitLayer<K, S> {
     /// }
     /// # }
     /// ```
+    ///
+    /// Use it if your configuration decides whether there are limits. `tower::util::option_layer` does not fit an axum
+    /// router here, because the layer changes the type of the response body.
     pub fn enabled(mut self, enabled: bool) -> Self {
         self.settings().enabled = enabled;
         self
@@ -290,16 +288,6 @@ impl<K, S> RateLimitLayer<K, S> {
 
     /// Sets the response to a denied request. Defaults to the response of [`Limited`].
     ///
-    /// The status is that of the response, so set it: a plain text has 200. The body is read to the end before it is
-    /// sent. The layer adds `Retry-After` and `Cache-Control: no-store` if they are absent, and the fields of
-    /// [`headers`](RateLimitLayer::headers). `Retry-After` has whole seconds, rounded up, and at least 1; round
-    /// [`Limited::retry_after`] in the same way if the body mentions it. It is absent if the
-    /// [cost](RateLimitLayer::cost) is above the quota: then no wait helps, and [`Limited::ready_at`] is `None`.
-    ///
-    /// It is called for denials only. A request that the key's extractor rejects is answered by that rejection.
-    ///
-    /// # Examples
-    ///
     /// ```
     /// # use axum::{Router, body::{Body, to_bytes}, http::{Request, StatusCode}, routing::get};
     /// # use tower::ServiceExt;
@@ -323,6 +311,14 @@ impl<K, S> RateLimitLayer<K, S> {
     /// # assert_eq!(&body[..], b"/: try again in 60 s");
     /// # }
     /// ```
+    ///
+    /// The status is that of the response, so set it: a plain text has 200. The body is read to the end before it is
+    /// sent. The layer adds `Retry-After` and `Cache-Control: no-store` if they are absent, and the fields of
+    /// [`headers`](RateLimitLayer::headers). `Retry-After` has whole seconds, rounded up, and at least 1; round
+    /// [`Limited::retry_after`] in the same way if the body mentions it. It is absent if the
+    /// [cost](RateLimitLayer::cost) is above the quota: then no wait helps, and [`Limited::ready_at`] is `None`.
+    ///
+    /// It is called for denials only. A request that the key's extractor rejects is answered by that rejection.
     #[doc(alias = "error_handler")]
     pub fn on_limited<A: IntoResponse>(
         mut self,
@@ -370,16 +366,6 @@ impl<K, S> RateLimitLayer<K, S> {
     /// Sets the maximum random addition to the wait that a denied response reports in `Retry-After`, the body and the
     /// `RateLimit` field. Defaults to zero.
     ///
-    /// Without it, all clients that are denied by one limit return at the same second, and most are denied again.
-    /// [`on_limited`](RateLimitLayer::on_limited) receives a [`Limited`] that includes the same addition, so its
-    /// response agrees with the fields; [`on_decision`](RateLimitLayer::on_decision) receives one without it.
-    ///
-    /// # Panics
-    ///
-    /// Panics if `jitter` is longer than a day.
-    ///
-    /// # Examples
-    ///
     /// ```
     /// # use axum::{Router, body::Body, http::Request, routing::get};
     /// # use std::time::Duration;
@@ -397,6 +383,14 @@ impl<K, S> RateLimitLayer<K, S> {
     /// assert!((60..=90).contains(&seconds));
     /// # }
     /// ```
+    ///
+    /// Without it, all clients that are denied by one limit return at the same second, and most are denied again.
+    /// [`on_limited`](RateLimitLayer::on_limited) receives a [`Limited`] that includes the same addition, so its
+    /// response agrees with the fields; [`on_decision`](RateLimitLayer::on_decision) receives one without it.
+    ///
+    /// # Panics
+    ///
+    /// Panics if `jitter` is longer than a day.
     pub fn retry_jitter(mut self, jitter: Duration) -> Self {
         assert!(
             jitter <= Duration::from_secs(86_400),

@@ -226,8 +226,6 @@ where
 
     /// Writes `value` at `key` with the default TTL and returns the live value that it replaced (Redis: `SET GET`).
     ///
-    /// Without a default TTL, the new value is persistent. The TTL of the replaced value is discarded.
-    ///
     /// ```no_run
     /// # use std::time::Duration;
     /// # use fleeting::redis::{Cache, Client};
@@ -239,6 +237,8 @@ where
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// Without a default TTL, the new value is persistent. The TTL of the replaced value is discarded.
     #[doc(alias = "SET")]
     pub async fn set(&self, key: K, value: V) -> Result<Option<V>, Error> {
         self.put(&key, &value, None).await
@@ -266,8 +266,6 @@ where
     /// Writes `value` at `key` if the key has no live value, and returns true if it was written (Redis: `SET NX
     /// PX`).
     ///
-    /// If `ttl` is `None`, the default TTL applies, as for [`set`](Cache::set).
-    ///
     /// ```no_run
     /// # use std::time::Duration;
     /// # use fleeting::redis::Cache;
@@ -280,6 +278,8 @@ where
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// If `ttl` is `None`, the default TTL applies, as for [`set`](Cache::set).
     #[doc(alias = "SETNX")]
     pub async fn set_nx(&self, key: K, value: V, ttl: Option<Duration>) -> Result<bool, Error> {
         let (key, value) = (encode_key(&key)?, self.encode(&value)?);
@@ -300,8 +300,6 @@ where
 
     /// Writes `value` at `key`, keeps the TTL, and returns the live value that it replaced (Redis: `SET KEEPTTL GET`).
     ///
-    /// If there is no live value, this is [`set`](Cache::set).
-    ///
     /// ```no_run
     /// # use fleeting::redis::Cache;
     /// # async fn f(sessions: Cache<String, String>) -> Result<(), fleeting::redis::Error> {
@@ -310,6 +308,8 @@ where
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// If there is no live value, this is [`set`](Cache::set).
     #[doc(alias = "KEEPTTL")]
     pub async fn set_keep_ttl(&self, key: K, value: V) -> Result<Option<V>, Error> {
         let (key, value) = (encode_key(&key)?, self.encode(&value)?);

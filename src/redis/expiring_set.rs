@@ -130,16 +130,6 @@ struct SetState {
 impl<T> ExpiringSet<T> {
     /// Removes the members with scores in this range, and returns their number.
     ///
-    /// Each script and round trip removes a thousand members, so that the server is not blocked for long. Other clients
-    /// may see only some of them removed, and members that other clients push in the meantime may remain. The call
-    /// takes as long as the server finds members: the timeout of the client applies to each round trip.
-    ///
-    /// # Errors
-    ///
-    /// After any error, some of the members may have been removed.
-    ///
-    /// # Examples
-    ///
     /// ```no_run
     /// # use std::time::{Duration, SystemTime};
     /// # use fleeting::redis::ExpiringSet;
@@ -149,6 +139,14 @@ impl<T> ExpiringSet<T> {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// Each script and round trip removes a thousand members, so that the server is not blocked for long. Other clients
+    /// may see only some of them removed, and members that other clients push in the meantime may remain. The call
+    /// takes as long as the server finds members: the timeout of the client applies to each round trip.
+    ///
+    /// # Errors
+    ///
+    /// After any error, some of the members may have been removed.
     #[doc(alias = "ZREMRANGEBYSCORE")]
     pub async fn remove_range(&self, scores: impl RangeBounds<SystemTime>) -> Result<usize, Error> {
         let range = self.state.unit.range(&scores);
@@ -229,9 +227,6 @@ where
 
     /// Adds `member` with this score, or moves it to that score.
     ///
-    /// The score is your time. If you mix this method with [`push`](Self::push), keep your clocks synchronized with the
-    /// server's.
-    ///
     /// ```no_run
     /// # use std::time::{Duration, SystemTime};
     /// # use fleeting::redis::ExpiringSet;
@@ -242,6 +237,9 @@ where
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// The score is your time. If you mix this method with [`push`](Self::push), keep your clocks synchronized with the
+    /// server's.
     pub async fn push_at(&self, member: T, score: SystemTime) -> Result<(), Error> {
         self.push_all([member], Some(score), false).await
     }
@@ -267,9 +265,6 @@ where
     /// Adds all of `members`, in their order, with the server's current time as their score, or moves them to that
     /// score, as one atomic change.
     ///
-    /// At most 2,048 members get the same millisecond as their score; further ones get the next millisecond, and so on.
-    /// The server needs about as long to add them. A command can contain about a million members.
-    ///
     /// ```no_run
     /// # use fleeting::redis::ExpiringSet;
     /// # async fn f(here: ExpiringSet<String>) -> Result<(), fleeting::redis::Error> {
@@ -278,6 +273,9 @@ where
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// At most 2,048 members get the same millisecond as their score; further ones get the next millisecond, and so on.
+    /// The server needs about as long to add them. A command can contain about a million members.
     pub fn extend(
         &self,
         members: impl IntoIterator<Item = T>,
@@ -337,13 +335,6 @@ where
 
     /// Removes and returns the member with the lowest score.
     ///
-    /// # Errors
-    ///
-    /// After [`Error::Decode`], or if the deserializer panics, the member is put back with its score, unless another
-    /// client has pushed it in the meantime.
-    ///
-    /// # Examples
-    ///
     /// ```no_run
     /// # use fleeting::redis::ExpiringSet;
     /// # async fn f(waiting: ExpiringSet<String>) -> Result<(), fleeting::redis::Error> {
@@ -354,6 +345,11 @@ where
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// # Errors
+    ///
+    /// After [`Error::Decode`], or if the deserializer panics, the member is put back with its score, unless another
+    /// client has pushed it in the meantime.
     #[doc(alias = "ZPOPMIN")]
     pub async fn pop(&self) -> Result<Option<T>, Error> {
         let call = self.call(|scripts| &scripts.pop);

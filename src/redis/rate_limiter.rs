@@ -548,10 +548,6 @@ impl<K> RateLimiter<K> {
 
     /// Returns the number of denials of each limit, which add up to the denials of [`stats`](RateLimiter::stats).
     ///
-    /// If several limits were exhausted, the denial counts for the one with the longest wait. Denials by limits that
-    /// were passed to a single call are counted by the position of the limit; positions from the seventh on share one
-    /// counter.
-    ///
     /// ```no_run
     /// # use fleeting::redis::RateLimiter;
     /// # fn f(limiter: RateLimiter<String>) {
@@ -560,6 +556,10 @@ impl<K> RateLimiter<K> {
     /// }
     /// # }
     /// ```
+    ///
+    /// If several limits were exhausted, the denial counts for the one with the longest wait. Denials by limits that
+    /// were passed to a single call are counted by the position of the limit; positions from the seventh on share one
+    /// counter.
     pub fn denials(&self) -> Vec<(Limit, u64)> {
         with_denials(&self.limits(), self.state.counters.denials())
     }

@@ -157,9 +157,6 @@ pub struct TimeoutDict<K, V> {
 impl<K, V> TimeoutDict<K, V> {
     /// Returns the number of entries, including due and claimed ones and dead letters.
     ///
-    /// All shards are asked concurrently: 16 commands in one round trip, or in one to each node of a cluster.
-    /// Concurrent changes may or may not be counted.
-    ///
     /// ```no_run
     /// # use fleeting::redis::TimeoutDict;
     /// # async fn f(jobs: TimeoutDict<String, u32>) -> Result<(), fleeting::redis::Error> {
@@ -167,6 +164,9 @@ impl<K, V> TimeoutDict<K, V> {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// All shards are asked concurrently: 16 commands in one round trip, or in one to each node of a cluster.
+    /// Concurrent changes may or may not be counted.
     #[doc(alias = "ZCARD")]
     pub async fn len(&self) -> Result<usize, Error> {
         let shards = self.state.layout.shards().iter();
@@ -184,16 +184,6 @@ impl<K, V> TimeoutDict<K, V> {
 
     /// Removes all entries and makes their claims void.
     ///
-    /// Each script removes 512 entries, in all shards concurrently. Entries that are set during the call may remain,
-    /// and other clients may see some of the entries removed. The call takes as long as the server finds entries: the
-    /// timeout of the client applies to each script.
-    ///
-    /// # Errors
-    ///
-    /// After any error, some of the entries may have been removed.
-    ///
-    /// # Examples
-    ///
     /// ```no_run
     /// # use fleeting::redis::TimeoutDict;
     /// # async fn f(jobs: TimeoutDict<String, u32>) -> Result<(), fleeting::redis::Error> {
@@ -202,6 +192,14 @@ impl<K, V> TimeoutDict<K, V> {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// Each script removes 512 entries, in all shards concurrently. Entries that are set during the call may remain,
+    /// and other clients may see some of the entries removed. The call takes as long as the server finds entries: the
+    /// timeout of the client applies to each script.
+    ///
+    /// # Errors
+    ///
+    /// After any error, some of the entries may have been removed.
     #[doc(alias = "DEL")]
     pub async fn clear(&self) -> Result<(), Error> {
         let shards = self.state.layout.shards().iter().map(async |shard| {
@@ -231,16 +229,6 @@ where
     /// Writes `value` at `key`, due in `ttl`, and returns the value that it replaced, even if that was due, claimed or
     /// a dead letter.
     ///
-    /// A claim on the replaced entry becomes void, and failed attempts are counted from zero again. If the replaced
-    /// value cannot be decoded, `None` is returned.
-    ///
-    /// # Cancel safety
-    ///
-    /// If the future of this or any other method on one key is dropped before it completes, the server may still
-    /// execute it.
-    ///
-    /// # Examples
-    ///
     /// ```no_run
     /// # use std::time::Duration;
     /// # use fleeting::redis::TimeoutDict;
@@ -250,6 +238,14 @@ where
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// A claim on the replaced entry becomes void, and failed attempts are counted from zero again. If the replaced
+    /// value cannot be decoded, `None` is returned.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future of this or any other method on one key is dropped before it completes, the server may still
+    /// execute it.
     #[doc(alias = "HMSET")]
     pub async fn set(&self, key: K, value: V, ttl: Duration) -> Result<Option<V>, Error> {
         let key = self.state.layout.encode_key(&key)?;
@@ -266,15 +262,6 @@ where
 
     /// Writes `value` at `key`, due in `ttl`, only if the key has no entry; returns whether it did.
     ///
-    /// An entry that is due, claimed or a dead letter also prevents it, and is not changed. So you can queue a job as
-    /// often as you like: it is there once, until it is acked or removed.
-    ///
-    /// # Errors
-    ///
-    /// After [`Error::Unanswered`], the entry may or may not have been written.
-    ///
-    /// # Examples
-    ///
     /// ```no_run
     /// # async fn f(jobs: fleeting::redis::TimeoutDict<String, u32>) -> Result<(), fleeting::redis::Error> {
     /// use std::time::Duration;
@@ -284,6 +271,13 @@ where
     /// }
     /// # Ok(()) }
     /// ```
+    ///
+    /// An entry that is due, claimed or a dead letter also prevents it, and is not changed. So you can queue a job as
+    /// often as you like: it is there once, until it is acked or removed.
+    ///
+    /// # Errors
+    ///
+    /// After [`Error::Unanswered`], the entry may or may not have been written.
     #[doc(alias = "SETNX")]
     pub async fn set_nx(&self, key: K, value: V, ttl: Duration) -> Result<bool, Error> {
         let key = self.state.layout.encode_key(&key)?;
@@ -421,13 +415,6 @@ where
     /// Removes the entry of `key` and returns its value, even if it is due, claimed or a dead letter. A claim on it
     /// becomes void.
     ///
-    /// # Errors
-    ///
-    /// After [`Error::Decode`], the entry is put back without its claim, unless another client has set the key in the
-    /// meantime.
-    ///
-    /// # Examples
-    ///
     /// ```no_run
     /// # use fleeting::redis::TimeoutDict;
     /// # async fn f(reminders: TimeoutDict<String, String>) -> Result<(), fleeting::redis::Error> {
@@ -436,6 +423,11 @@ where
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// # Errors
+    ///
+    /// After [`Error::Decode`], the entry is put back without its claim, unless another client has set the key in the
+    /// meantime.
     #[doc(alias = "DEL")]
     pub async fn remove<Q>(&self, key: &Q) -> Result<Option<V>, Error>
     where

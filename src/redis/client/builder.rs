@@ -55,14 +55,6 @@ pub struct ClientBuilder {
 impl Client {
     /// Connects with default settings: to the server of one URL, or to the cluster of several.
     ///
-    /// For other settings, see [`builder`](Client::builder).
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Address`] if a URL is invalid, [`Error::Connect`] if no server can be reached.
-    ///
-    /// # Examples
-    ///
     /// ```no_run
     /// # use fleeting::redis::{Cache, Client};
     /// # async fn f() -> Result<(), fleeting::redis::Error> {
@@ -71,17 +63,17 @@ impl Client {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// For other settings, see [`builder`](Client::builder).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Address`] if a URL is invalid, [`Error::Connect`] if no server can be reached.
     pub async fn connect(urls: impl Urls) -> Result<Self, Error> {
         Self::builder(urls).connect().await
     }
 
     /// Creates a client with default settings that connects on first use.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Address`] if a URL is invalid.
-    ///
-    /// # Examples
     ///
     /// ```no_run
     /// # use fleeting::redis::Client;
@@ -91,6 +83,10 @@ impl Client {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Address`] if a URL is invalid.
     pub fn lazy(urls: impl Urls) -> Result<Self, Error> {
         Self::builder(urls).lazy()
     }
@@ -277,13 +273,6 @@ impl ClientBuilder {
     /// Sets the certificate of this client and its private key (both in PEM), for `rediss://` servers that require one
     /// (`tls-auth-clients yes`, the default of a server).
     ///
-    /// The chain begins with the certificate of the client; certificates of intermediate authorities follow. The
-    /// certificate is presented on each connection: to servers, to nodes of a cluster, and to sentinels. Connections
-    /// without TLS ignore it. If a certificate or key is not valid PEM, [`connect`](ClientBuilder::connect) and
-    /// [`lazy`](ClientBuilder::lazy) return [`Error::Connect`]. Defaults to no certificate.
-    ///
-    /// # Examples
-    ///
     /// ```no_run
     /// use fleeting::redis::Client;
     ///
@@ -295,6 +284,11 @@ impl ClientBuilder {
     ///     .await?;
     /// # Ok(()) }
     /// ```
+    ///
+    /// The chain begins with the certificate of the client; certificates of intermediate authorities follow. The
+    /// certificate is presented on each connection: to servers, to nodes of a cluster, and to sentinels. Connections
+    /// without TLS ignore it. If a certificate or key is not valid PEM, [`connect`](ClientBuilder::connect) and
+    /// [`lazy`](ClientBuilder::lazy) return [`Error::Connect`]. Defaults to no certificate.
     pub fn client_certificate(
         mut self,
         chain_pem: impl AsRef<[u8]>,

@@ -30,15 +30,6 @@ pub struct ExpiringSetBuilder<T> {
 impl<T> ExpiringSet<T> {
     /// Returns the set named `name`, whose members expire when their scores are `ttl` old. Sends nothing to the server.
     ///
-    /// With a `ttl` of zero, only members with a score in the future are live. With 285 years or more, no member
-    /// expires.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Name`] if the name cannot be part of a key.
-    ///
-    /// # Examples
-    ///
     /// ```no_run
     /// # use std::time::Duration;
     /// # use fleeting::redis::{Client, ExpiringSet};
@@ -49,6 +40,13 @@ impl<T> ExpiringSet<T> {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// With a `ttl` of zero, only members with a score in the future are live. With 285 years or more, no member
+    /// expires.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Name`] if the name cannot be part of a key.
     pub fn new(client: &Client, name: impl Into<String>, ttl: Duration) -> Result<Self, Error> {
         Self::builder(client, name, ttl).build()
     }

@@ -39,12 +39,6 @@ pub struct TimeoutDictBuilder<K, V> {
 impl<K, V> TimeoutDict<K, V> {
     /// Returns the dictionary named `name`. Sends nothing to the server.
     ///
-    /// # Errors
-    ///
-    /// [`Error::Name`] if the name cannot be part of a key.
-    ///
-    /// # Examples
-    ///
     /// ```no_run
     /// # use std::time::Duration;
     /// # use fleeting::redis::{Client, TimeoutDict};
@@ -55,6 +49,10 @@ impl<K, V> TimeoutDict<K, V> {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Name`] if the name cannot be part of a key.
     pub fn new(client: &Client, name: impl Into<String>) -> Result<Self, Error> {
         Self::builder(client, name).build()
     }
@@ -150,14 +148,6 @@ impl<K, V> TimeoutDictBuilder<K, V> {
     /// delay of an entry that another process sets with an earlier deadline than all others. Your changes through
     /// this handle and its clones are noticed immediately.
     ///
-    /// A waiter without due entries sends 16 short commands per `period`. Defaults to two seconds.
-    ///
-    /// # Panics
-    ///
-    /// Panics if `period` is zero.
-    ///
-    /// # Examples
-    ///
     /// ```no_run
     /// # use std::time::Duration;
     /// # use fleeting::redis::{Client, TimeoutDict};
@@ -168,6 +158,12 @@ impl<K, V> TimeoutDictBuilder<K, V> {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// A waiter without due entries sends 16 short commands per `period`. Defaults to two seconds.
+    ///
+    /// # Panics
+    ///
+    /// Panics if `period` is zero.
     pub fn ask_every(mut self, period: Duration) -> Self {
         assert!(!period.is_zero(), "ask_every must be longer than zero, got {period:?}");
         self.ask_every = period;
@@ -176,15 +172,6 @@ impl<K, V> TimeoutDictBuilder<K, V> {
 
     /// Sets the delay after which an entry is due again when a claim on it was dropped: `first` after the first
     /// failure, twice as long after each further failure, up to `max`. Defaults to one second and one minute.
-    ///
-    /// The actual delay is chosen at random between 0.5 and 1.5 times this value, so that entries that failed together
-    /// are not delivered again together.
-    ///
-    /// # Panics
-    ///
-    /// Panics if `first` is longer than `max`.
-    ///
-    /// # Examples
     ///
     /// ```no_run
     /// # use std::time::Duration;
@@ -197,6 +184,13 @@ impl<K, V> TimeoutDictBuilder<K, V> {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// The actual delay is chosen at random between 0.5 and 1.5 times this value, so that entries that failed together
+    /// are not delivered again together.
+    ///
+    /// # Panics
+    ///
+    /// Panics if `first` is longer than `max`.
     pub fn backoff(mut self, first: Duration, max: Duration) -> Self {
         self.retries.set_backoff(first, max);
         self
@@ -206,12 +200,6 @@ impl<K, V> TimeoutDictBuilder<K, V> {
     /// is not delivered until you [revive](TimeoutDict::revive) or set it; [`take_dead`](TimeoutDict::take_dead)
     /// removes it. The setting of the claiming handle applies, so all users of the name should use the same. Defaults
     /// to no bound.
-    ///
-    /// # Panics
-    ///
-    /// Panics if `attempts` is 0.
-    ///
-    /// # Examples
     ///
     /// ```no_run
     /// # use fleeting::redis::{Client, TimeoutDict};
@@ -225,6 +213,10 @@ impl<K, V> TimeoutDictBuilder<K, V> {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// # Panics
+    ///
+    /// Panics if `attempts` is 0.
     pub fn max_attempts(mut self, attempts: u32) -> Self {
         self.retries.set_max_attempts(attempts);
         self

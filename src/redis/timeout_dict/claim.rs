@@ -258,19 +258,6 @@ impl<K, V> Claim<K, V> {
 
     /// Sets the end of the lease to `lease` from now, earlier or later than before; returns false if the claim is void.
     ///
-    /// One round trip, one script.
-    ///
-    /// # Errors
-    ///
-    /// After [`Error::Unanswered`], the lease may or may not have been extended. If it was, this claim is void, and the
-    /// entry is due again when the extended lease expires. After any other error, the lease is unchanged.
-    ///
-    /// # Cancel safety
-    ///
-    /// If the future is dropped, a task completes the call. The next method of the claim waits for it.
-    ///
-    /// # Examples
-    ///
     /// ```no_run
     /// # use std::time::Duration;
     /// # use fleeting::redis::TimeoutDict;
@@ -287,6 +274,17 @@ impl<K, V> Claim<K, V> {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// One round trip, one script.
+    ///
+    /// # Errors
+    ///
+    /// After [`Error::Unanswered`], the lease may or may not have been extended. If it was, this claim is void, and the
+    /// entry is due again when the extended lease expires. After any other error, the lease is unchanged.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, a task completes the call. The next method of the claim waits for it.
     pub async fn extend(&self, lease: Duration) -> Result<bool, Error> {
         let OnDrop::Fail { lease_end, .. } = &self.delivery.on_drop else { return Ok(false) };
         let (state, key) = (self.delivery.state.clone(), self.delivery.key.clone());

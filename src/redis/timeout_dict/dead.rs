@@ -16,6 +16,16 @@ where
     /// Removes and returns at most `max` dead letters, oldest first. Each is delivered at most once, as by
     /// [`take_expired`](Self::take_expired).
     ///
+    /// ```no_run
+    /// # use fleeting::redis::TimeoutDict;
+    /// # async fn f(mails: TimeoutDict<String, String>) -> Result<(), fleeting::redis::Error> {
+    /// for (user, _) in mails.take_dead(100).await? {
+    ///     println!("{user} has no working address");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// An entry becomes a dead letter when [`max_attempts`](super::TimeoutDictBuilder::max_attempts) claims on it have
     /// ended without [`Claim::ack`]. If the lease of the last attempt has expired, the entry is a dead letter, but the
     /// holder of that claim may still ack it, which removes the entry. A dictionary shared with the
@@ -26,18 +36,6 @@ where
     /// # Cancel safety
     ///
     /// The same as for [`take_expired`](Self::take_expired).
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// # use fleeting::redis::TimeoutDict;
-    /// # async fn f(mails: TimeoutDict<String, String>) -> Result<(), fleeting::redis::Error> {
-    /// for (user, _) in mails.take_dead(100).await? {
-    ///     println!("{user} has no working address");
-    /// }
-    /// # Ok(())
-    /// # }
-    /// ```
     pub async fn take_dead(&self, max: usize) -> Result<Vec<(K, V)>, Error> {
         match self.state.layout.has_dead() {
             true => self.take(CollectMode::TakeDead, max).await,

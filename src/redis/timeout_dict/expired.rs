@@ -121,13 +121,6 @@ where
     /// [`claim_expired`](Self::claim_expired). In all other respects the method works like
     /// [`next_expired`](Self::next_expired).
     ///
-    /// # Cancel safety
-    ///
-    /// Cancel safe, as [`claim_expired`](Self::claim_expired); the next waiter takes its place. A future that has begun
-    /// to wait but is no longer polled blocks the waiters behind it.
-    ///
-    /// # Examples
-    ///
     /// ```no_run
     /// # use std::time::Duration;
     /// # use fleeting::redis::TimeoutDict;
@@ -140,6 +133,11 @@ where
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe, as [`claim_expired`](Self::claim_expired); the next waiter takes its place. A future that has begun
+    /// to wait but is no longer polled blocks the waiters behind it.
     pub async fn next_claim(&self, lease: Duration) -> Result<Claim<K, V>, Error> {
         self.next(CollectMode::Claim { lease }).await.map(into_claim)
     }
