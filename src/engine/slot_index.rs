@@ -30,6 +30,12 @@ pub(crate) struct Slot {
 const FREE: Slot = Slot { number: u32::MAX, hash: 0 };
 
 impl SlotIndex {
+    /// Creates an index that grows only beyond `len` slots.
+    pub(crate) fn with_capacity(len: usize) -> Self {
+        let places = (3 * len).div_ceil(2).next_power_of_two().max(MIN_PLACES);
+        Self { words: vec![FREE; places].into(), len: 0 }
+    }
+
     /// Returns the slot with this hash that `matches`.
     #[inline]
     pub(crate) fn find(&self, hash: u32, mut matches: impl FnMut(Slot) -> bool) -> Option<Slot> {
@@ -161,6 +167,16 @@ mod tests {
                 prop_assert_eq!(index.len, inserted.len());
                 prop_assert!(3 * inserted.len() <= 2 * index.words.len());
             }
+        }
+    }
+
+    #[test]
+    fn slot_index_with_capacity_grows_only_beyond_it() {
+        for len in [0, 1, 5, 6, 85, 86, 1_000] {
+            let mut index = SlotIndex::with_capacity(len as usize);
+            let places = index.words.len();
+            (0..len).for_each(|number| index.insert(Slot { number, hash: number << 20 }));
+            assert_eq!(index.words.len(), places, "{len} slots");
         }
     }
 

@@ -178,7 +178,7 @@ impl<S, T> Scores<S, T> {
     fn rebuild(&mut self) -> OldSlots<S> {
         let len = self.members.len();
         let mut slots = Vec::with_capacity(len);
-        let mut index = SlotIndex::default();
+        let mut index = SlotIndex::with_capacity(len);
         self.members.for_each_mut(|_, Member { slot, .. }| {
             let key = self.slots[slot.number as usize].take();
             slot.number = slots.len() as u32;

@@ -69,10 +69,11 @@ use crate::{
 /// # Cost
 ///
 /// A call takes one lock and costs O(log n), plus O(m) if m members are returned or removed. These costs are
-/// amortized. When a set has doubled in size, an insert moves the index of all members while it holds the lock, which
-/// takes about 22 ns per member. When a set has shrunk to a third, a removal gives its members smaller tables, which
-/// takes about 250 ns for each that is left. One in 61 awaited calls consumes a unit of Tokio's cooperative budget. A call yields only for this, and only before it changes anything, so all calls are
-/// cancel safe.
+/// amortized. When a set has doubled in size, an insert moves the index of all members while it holds the lock,
+/// which takes about 22 ns per member. When a set has shrunk to a third, a removal gives its members smaller
+/// tables, which takes about 150 ns for each that is left. One in 61 awaited calls consumes a unit of Tokio's
+/// cooperative budget. A call yields only for this, and only before it changes anything, so all calls are cancel
+/// safe.
 ///
 /// # Under the lock
 ///

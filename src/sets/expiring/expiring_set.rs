@@ -93,10 +93,10 @@ use crate::{
 /// A call takes one lock and reads the clock once. It costs O(log n), plus O(m) if m members expire or are
 /// returned. These costs are amortized. When a set has doubled in size, a push moves the index of all members while
 /// it holds the lock, which takes about 22 ns per member. When a set has shrunk to a third, a call gives its members
-/// smaller tables, which takes about 250 ns for each that is left. One in 61 awaited
-/// calls consumes a unit of Tokio's cooperative budget. A call that finds more than about 1,000 expired members
-/// removes them in parts and yields in between; a cancelled call may have removed some of them. A call yields only
-/// before it changes anything else, so all calls are cancel safe.
+/// smaller tables, which takes about 150 ns for each that is left. One in 61 awaited calls consumes a unit of
+/// Tokio's cooperative budget. A call that finds more than about 1,000 expired members removes them in parts and
+/// yields in between; a cancelled call may have removed some of them. A call yields only before it changes anything
+/// else, so all calls are cancel safe.
 ///
 /// # Under the lock
 ///
