@@ -12,6 +12,7 @@
 //! | [`journal`] | the journal of removals and the log of events inside of a process | 1,700,000 | 9 | 7 |
 //! | [`near_cache`] | the near cache on one server, and in a cluster | 710,000 | 10 | 8 |
 //! | [`queue_locks`] | locks of directory queues, and purges by several machines | 3,500,000 | 8 | 6 |
+//! | [`reservations`] | units of a rate limiter on Redis that processes draw ahead | 3,600,000 | 23 | 5 |
 //!
 //! The numbers are those of the default sizes, on two cores. The tests assert that each model explores at least as many
 //! states as the table states, but for the rounding. A file has at most 300 lines, and a model up to 850, because the
@@ -39,3 +40,4 @@ pub mod fleet_loads;
 pub mod journal;
 pub mod near_cache;
 pub mod queue_locks;
+pub mod reservations;
