@@ -5,6 +5,8 @@
 //! 2. Every call to the server goes through `LimiterState::call_server`, with a short timeout and the circuit breaker.
 //!    A call that may have been charged is never sent again.
 //! 3. A denial by the server holds until its time has passed, so it is repeated from `DenyCache` without a round trip.
+//! 4. Units of busy keys are drawn ahead and admitted from `Reservations`. They are charged as calls at the end of the time
+//!    for which they may be admitted, so that they never leave a window before their calls do.
 //!
 //! A subject is the key on the server of one rate-limit key.
 
@@ -22,6 +24,8 @@ mod on_error;
 mod permit;
 mod probe;
 mod protocol;
+mod reservations;
+mod reserved_checks;
 mod state;
 mod stats;
 #[cfg(feature = "dashboard")]
@@ -82,8 +86,8 @@ use crate::rate_limit::{Limit, State, with_denials};
 /// # Cost
 ///
 /// Your check takes one round trip. It takes none if the key was denied and you check it again too early
-/// ([`deny_cache`](RateLimiterBuilder::deny_cache)), if the cost is above a quota, and while the circuit breaker is
-/// open. A call that waits takes one round trip for each of its checks.
+/// ([`deny_cache`](RateLimiterBuilder::deny_cache)), if its units are [reserved](#reservations), if the cost is above a
+/// quota, and while the circuit breaker is open. A call that waits takes one round trip for each of its checks.
 ///
 /// The server keeps one key per rate-limit key, `prefix:limit1:name:{key}`. It expires when all its charges have left
 /// their windows, at most an eighth of that time late. Memory and work per rate-limit key:
@@ -98,6 +102,52 @@ use crate::rate_limit::{Limit, State, with_denials};
 /// bytes per limit and 14 per call. A key that you check by [several limits](#several-limits-for-one-key) needs memory
 /// and work for each of them, of which at most nine (`Log`) or eight per position count. A key longer than 256 bytes is
 /// shortened to its first 256 bytes and a hash.
+///
+/// # Reservations
+///
+/// If all your processes check one key all the time, each check is a round trip, and one server executes all of them.
+/// With [`reserve`](RateLimiterBuilder::reserve), a process draws units of such a key ahead, together with a check, and
+/// admits further checks from them without asking the server.
+///
+/// ```no_run
+/// # use fleeting::{Limit, redis::{Client, RateLimiter}};
+/// # async fn f(client: Client) -> Result<(), fleeting::redis::Error> {
+/// let calls: RateLimiter<String> = RateLimiter::builder(&client, "partner")
+///     .limit(Limit::per_minute(600_000))
+///     .reserve(1_000) // at most, per call
+///     .build()?;
+/// calls.check("search").await?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// All processes together never admit more than the quota, in any window, also if one of them crashes or a reply is
+/// lost. The price is paid in calls that are denied although they would fit: drawn units count as calls at the end of
+/// the time for which they may be admitted ([`reserve_for`](RateLimiterBuilder::reserve_for)). So a busy key is admitted
+/// fewer calls than its quota, by at most the ratio of that time to the length of the limit and by the units that lie
+/// reserved elsewhere. With `Buckets`, calls that ask the server while units are reserved count as long as these.
+///
+/// - A process draws from the fourth check on, if none of them came later than `reserve_for` after the one before. It
+///   begins with one unit, draws twice as many each time the units were used up, and half as many if some lapsed. It
+///   never draws more than an eighth of what is left. So a key that is checked rarely costs one round trip per check, as
+///   without reservations, and a small quota is not hoarded. If a quota is exhausted all the time, each admitted call
+///   asks the server.
+/// - While one check draws, other checks of the key in this process wait for it, once, and for at most half of the
+///   [`timeout`](RateLimiterBuilder::timeout).
+/// - Unused units are given back within half a second after they lapse, after a change of the limits, and when you drop
+///   the last handle, if a runtime still runs then. Units of a process that was killed, of a cancelled check and of a
+///   lost reply count until they leave the window, because no one can tell which of them were used.
+/// - Other processes see reserved units as used. A denial is cached for at most 0.4 seconds, because units may be given
+///   back.
+/// - Calls with limits of their own ([`check_with`](RateLimiter::check_with)), and calls that cost more than is
+///   reserved, ask the server. A [`refund`](Permit::refund) and a [`settle`](Permit::settle) take one round trip each.
+/// - A [`reset`](RateLimiter::reset) ends the reservation of this process. It does not reach others: the units that they
+///   have reserved may be admitted until they lapse, in addition to the new quota.
+/// - While the server fails, reserved units are still admitted, and then [`OnError`] decides.
+/// - Up to about 10,000 keys are observed at a time; checks of further keys ask the server.
+///
+/// Update all processes of a name before you use it: an earlier release returns [`Error::WrongType`] for a key with
+/// reserved units, with `Buckets` and `Gcra`.
 ///
 /// # Time
 ///
@@ -340,7 +390,8 @@ impl<K> RateLimiter<K> {
     /// # }
     /// ```
     ///
-    /// One round trip.
+    /// One round trip. Units that other processes have reserved stay valid: see
+    /// [Reservations](RateLimiter#reservations).
     ///
     /// # Errors
     ///

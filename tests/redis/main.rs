@@ -78,6 +78,7 @@ mod rate_limiter_set_limits;
 mod rate_limiter_several_limits;
 mod rate_limiter_stress;
 mod rate_limiter_waiting;
+mod reservations;
 mod runtimes;
 mod script_arguments;
 mod server_replies;

@@ -17,6 +17,10 @@
 -- Otherwise '\2B', and the same times; then for each position the number of its rings (two bytes), and for each of them
 -- its window, the time of its last check, and two times that are zero if it did not begin with calls of another ring:
 -- the calls until the first are those of the other ring, and those until the second may be missing. Then the ring.
+--
+-- '\3B' is a '\2B' with the time of its latest call after the other times, if that is after the last charge: a
+-- reservation is a call of the future. Calls are charged in the order of their times, so those that follow count as made
+-- at that time, too.
 
 -- Maximum number of rings per position.
 local MAX_KNOWN = 8
@@ -24,10 +28,11 @@ local MAX_KNOWN = 8
 local MAX_UNITS = 4294967295
 
 local state = call('GET', key) or ''
-local kind, created, last, expires_at, size = 0x4201, clock, 0, 0, #state
+local kind, created, last, expires_at, size, latest = 0x4201, clock, 0, 0, #state, 0
 if size > 0 then
   if size < 26 then return redis.error_reply(foreign) end
   kind, created, last, expires_at = unpack('<Hddd', state)
+  latest = last
 end
 
 -- Fast path for most calls: a check of a single limit that admits it, into an existing bucket, while no bucket leaves
@@ -92,8 +97,9 @@ elseif kind == 0x4201 then
     positions[#positions + 1] = {{0, last, 0, 0, used, count, state, first}}
     from = first + 12 * count
   end
-elseif kind == 0x4202 then
+elseif kind == 0x4202 or kind == 0x4203 then
   local from = 27
+  if kind == 0x4203 then latest, from = unpack('<d', state, from) end
   while from < size do
     local known, rings = {}, 0
     rings, from = unpack('<H', state, from)
@@ -105,10 +111,11 @@ elseif kind == 0x4202 then
     positions[#positions + 1] = known
   end
 else
-  if kind ~= 0x4c01 and kind ~= 0x4c02 and kind ~= 0x4702 and kind ~= 0x4703 and kind ~= 0x4704 then
+  if kind ~= 0x4c01 and kind ~= 0x4c02 and kind ~= 0x4702 and kind ~= 0x4703 and kind ~= 0x4704
+    and kind ~= 0x4705 then
     return redis.error_reply(foreign)
   end
-  size, created, last, expires_at = 0, clock, 0, 0
+  size, created, last, expires_at, latest = 0, clock, 0, 0, 0
 end
 
 -- Returns the time and the units of a bucket, counted from 0.
@@ -138,7 +145,9 @@ end
 
 -- Returns the state as it is stored.
 local function encode()
-  local is_simple, list, windows = true, {}, {}
+  local is_ahead, list, windows = latest > last, {}, {}
+  local is_simple = not is_ahead
+  if is_ahead then list[1] = pack('<d', latest) end
   for i = 1, #positions do
     local ring = positions[i][1]
     -- Otherwise it would not be known which charges can be refunded.
@@ -161,23 +170,24 @@ local function encode()
     list[#list + 1] = pack('<I4I2', 0, #windows)
     list[#list + 1] = table.concat(windows)
   end
-  return pack('<Hddd', is_simple and 0x4201 or 0x4202, created, last, expires_at) .. table.concat(list)
+  local kind = is_simple and 0x4201 or is_ahead and 0x4203 or 0x4202
+  return pack('<Hddd', kind, created, last, expires_at) .. table.concat(list)
 end
 
 if last > clock then
-  local ahead = last - clock
-  created, last, expires_at = clock, clock, expires_at - ahead
+  local behind = last - clock
+  created, last, expires_at, latest = clock, clock, expires_at - behind, latest - behind
   for i = 1, #positions do
     for j = 1, #positions[i] do
       local ring, pieces = positions[i][j], {}
       for index = 0, ring[COUNT] - 1 do
         local bucket, units = bucket_at(ring, index)
-        pieces[index + 1] = pack('<dI4', bucket - ahead, units)
+        pieces[index + 1] = pack('<dI4', bucket - behind, units)
       end
       replace(ring, table.concat(pieces))
-      ring[CHECKED] = ring[CHECKED] - ahead
+      ring[CHECKED] = ring[CHECKED] - behind
       if ring[SINCE] > 0 then
-        ring[SINCE], ring[MISSING] = max(1, ring[SINCE] - ahead), max(0, ring[MISSING] - ahead)
+        ring[SINCE], ring[MISSING] = max(1, ring[SINCE] - behind), max(0, ring[MISSING] - behind)
       end
     end
   end
@@ -242,14 +252,14 @@ local function derive(known, per, step)
     if is_better then source = other end
   end
   -- A call of this microsecond is not missing.
-  local ring = {per, now, last, min(last, now - 1), 0, 0, '', 1}
+  local ring = {per, now, latest, min(latest, now - 1), 0, 0, '', 1}
   if not source then return ring end
   ring[MISSING] = min(max(now - source[PER], source[MISSING]), now - 1)
   local pieces, position, sum = {}, 0, 0
   for index = 0, source[COUNT] - 1 do
     local bucket, units = bucket_at(source, index)
-    -- The calls in the newest bucket came no later than the last charge.
-    local at = last - floor(max(0, last - bucket) / step) * step
+    -- The calls in the newest bucket came no later than the latest call.
+    local at = latest - floor(max(0, latest - bucket) / step) * step
     if at + per > now then
       if at > position then position, sum, pieces[#pieces + 1] = at, 0, '' end
       sum, ring[USED] = sum + units, ring[USED] + units
@@ -281,10 +291,10 @@ for i = 1, limits do
     positions[i] = known
   end
   local count = ring[COUNT]
-  if count > 0 and bucket_at(ring, count - 1) >= last + step then
-    -- Written with longer steps. The calls in the newest bucket came no later than the last charge.
+  if count > 0 and bucket_at(ring, count - 1) >= latest + step then
+    -- Written with longer steps. The calls in the newest bucket came no later than the latest call.
     local _, units = bucket_at(ring, count - 1)
-    replace(ring, slice(ring, 0, count - 1) .. pack('<dI4', last, units))
+    replace(ring, slice(ring, 0, count - 1) .. pack('<dI4', latest, units))
     expire(ring)
   end
   if #known > 1 and ring[CHECKED] + per / 2 <= now then writes = true end
@@ -298,26 +308,37 @@ for i = 1, limits do
   end
 end
 
+local charged = which == 0 and verb ~= 'p'
+if verb == 'v' then
+  for i = 1, limits do
+    local quota = unpack('<d', args, 24 * i - 14)
+    ahead = min(ahead, floor((quota - own[i][USED] - cost) / SHARE))
+  end
+  if which > 0 or ahead <= 0 then ahead, lead = 0, 0 end
+  cost = cost + ahead
+end
+-- Time of the new call. Never before another call, so that a refund finds its bucket within a step.
+local made = max(now + lead, latest)
+
 -- Charges the cost to a ring.
 local function charge(ring, step)
   local count, used = ring[COUNT], ring[USED]
   local units = min(cost, MAX_UNITS - used)
   -- The first bucket ends with its first call, which then leaves after exactly one window. Later buckets follow in whole
   -- steps.
-  local position = now
+  local position = made
   ring[USED] = used + units
   if count > 0 then
     local newest, in_it = bucket_at(ring, count - 1)
-    if newest >= now then
+    if newest >= made then
       position, units, count = newest, units + in_it, count - 1
     else
-      position = newest + ceil((now - newest) / step) * step
+      position = newest + ceil((made - newest) / step) * step
     end
   end
   replace(ring, slice(ring, 0, count) .. pack('<dI4', position, units))
 end
 
-local charged = which == 0 and verb ~= 'p'
 for i = 1, charged and limits or 0 do
   local _, per, step = unpack('<ddd', args, 24 * i - 14)
   local known, stays = positions[i], {}
@@ -341,6 +362,7 @@ for i = 1, charged and limits or 0 do
 end
 
 local reply = pack('<dd', which, which == 0 and created or ready - clock)
+if verb == 'v' then reply = pack('<d', ahead) .. reply end
 for i = 1, limits do
   local quota, per = unpack('<dd', args, 24 * i - 14)
   local ring = own[i]
@@ -355,13 +377,13 @@ for i = 1, limits do
   elseif used > 0 then
     more = bucket_at(ring, 0) + per - clock
   end
-  reply = reply .. pack('<ddd', now, used < quota and quota - used or 0, more)
+  reply = reply .. pack('<ddd', made, used < quota and quota - used or 0, more)
 end
 
 if charged or writes and verb ~= 'p' then
   -- A full server refuses this after a denial, which is returned nevertheless.
   local set = charged and call or redis.pcall
-  if charged then last = now end
+  if charged then last, latest = now, made end
   -- Positions beyond those of the check are dropped with their last usage.
   for i = #positions, limits + 1, -1 do
     local is_used = false

@@ -3,7 +3,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
 use super::{
     super::Error,
@@ -11,12 +11,16 @@ use super::{
     on_error::Fallback,
     permit::{Charged, Permit},
     protocol::{self, Outcome, Remaining, Reply, Verb},
+    reservations::Turn,
     state::LimiterState,
 };
 use crate::{
     engine::coop,
     rate_limit::{Limit, Limited, PerLimit, Several},
 };
+
+/// Maximum time for which a denial is cached if units are reserved.
+const MAX_DENIAL: Duration = Duration::from_millis(400);
 
 /// A call that is to be decided.
 pub(super) struct Attempt<'a> {
@@ -71,24 +75,59 @@ impl LimiterState {
         coop::proceed().await;
         let current = self.current_limits.get();
         let limits = limits_override.unwrap_or(&current.limits);
+        let has_own_limits = limits_override.is_some();
+        if let Some(taken) = self.take_reserved(&subject, cost, has_own_limits, &current) {
+            return Ok(self.admit(subject, cost, taken));
+        }
         let attempt = Attempt { subject: &subject, cost, limits, limits_override, is_waiter };
-        let lookup = match self.decide_locally(&attempt) {
+        let mut lookup = match self.decide_locally(&attempt) {
             Ok(decision) => return Ok(decision),
             Err(lookup) => lookup,
         };
-        let args = self.limit_args_of(limits_override, &current);
-        let call = protocol::call_with_limits(Verb::Check, self.window, &subject, cost, &args);
-        // Sent once: a second check could charge twice.
-        let answer = call.within(self.timeout).send_once(&self.client);
-        let Reply { outcome, remaining } =
-            match self.call_for_reply(&subject, answer, cost, &args).await {
-                Ok(reply) => reply,
-                Err(error) => {
-                    return self.decide_without_server(error, &attempt, true).await;
+        let (mut draw, mut timeout) = (None, self.timeout);
+        match self.turn(&subject, cost, has_own_limits, &current) {
+            Turn::Ask => {}
+            Turn::Draw(turn) => draw = Some(turn),
+            // It waits for one draw, and asks the server itself if that leaves it nothing: otherwise all calls of the
+            // subject would ask one after the other.
+            Turn::Wait(mut draw_in_flight) => {
+                let begin = Instant::now();
+                let _ = timeout_at(begin + self.timeout / 2, draw_in_flight.changed()).await;
+                timeout = timeout.saturating_sub(begin.elapsed());
+                if let Some(taken) = self.take_reserved(&subject, cost, has_own_limits, &current) {
+                    return Ok(self.admit(subject, cost, taken));
                 }
-            };
+                lookup = match self.decide_locally(&attempt) {
+                    Ok(decision) => return Ok(decision),
+                    Err(lookup) => lookup,
+                };
+            }
+        }
+        let args = self.limit_args_of(limits_override, &current);
+        let reply = match &draw {
+            Some(draw) => self.check_and_draw(&subject, cost, &current, draw).await,
+            None => {
+                let window = self.window;
+                let call = protocol::call_with_limits(Verb::Check, window, &subject, cost, &args);
+                // Sent once: a second check could charge twice.
+                let answer = call.within(timeout).send_once(&self.client);
+                let reply = self.call_for_reply(&subject, answer, cost, &args).await;
+                reply.map(|reply| (0, reply))
+            }
+        };
+        let (ahead, Reply { outcome, mut remaining }) = match reply {
+            Ok(reply) => reply,
+            Err(error) => {
+                return self.decide_without_server(error, &attempt, true).await;
+            }
+        };
         let outcome = match outcome {
-            Outcome::Charged { charges } => {
+            Outcome::Charged { mut charges } => {
+                if let Some(draw) = draw {
+                    let drawn = (draw, ahead);
+                    (charges, remaining) =
+                        self.keep_reserved(&subject, cost, drawn, charges, remaining);
+                }
                 self.counters.admitted.add(1);
                 // The charge postpones the times at which other costs would pass.
                 if lookup.has_denials {
@@ -158,7 +197,11 @@ impl LimiterState {
         let limited = Limited::new(limits[limit].clone(), cost, ready, several)
             .with_remaining(remaining[limit].remaining);
         if let Some((cache, at)) = lookup.cache
-            && let Some(until) = at.asked_at.checked_add(wait)
+            && let Some(until) = at.asked_at.checked_add(match &self.reservations {
+                None => wait,
+                // Another process may give units back sooner.
+                Some(_) => wait.min(MAX_DENIAL),
+            })
         {
             let (limited, remaining) = (limited.clone(), remaining.clone());
             let limits_override = limits_override.map(Into::into);

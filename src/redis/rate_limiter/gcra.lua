@@ -15,7 +15,11 @@
 -- these five numbers for each charge.
 --
 -- The level is the sum of all charges of a bucket. It only decreases if its last charge is refunded. So the difference
--- of two levels is the amount that was charged in between.
+-- of two levels is the amount that was charged in between. A part of a reservation that is given back stays in the level,
+-- since more parts may follow: the amount in between is then too large, and the rest of the reservation smaller.
+--
+-- A reservation is a call of the future. Nothing of it leaks before its time, so it is charged to a bucket that is not
+-- empty until then.
 --
 -- State: '\3G' if each position has one limit with a step of a millisecond or more; its creation time, the time of the
 -- last charge, and its time of expiry. Then for each position the time at which the bucket is empty, a number which is
@@ -26,7 +30,8 @@
 --
 -- Otherwise '\4G', and the same times; then for each position the number of its limits (two bytes), and for each of them
 -- its quota, its step, the time from the last charge until its bucket is empty, its level, the time at which it began,
--- or zero if it is as old as the state, and the time of its last check.
+-- or zero if it is as old as the state, and the time of its last check. '\5G' is a '\4G' with the time of its latest
+-- call after the other times, if that is after the last charge.
 
 -- Maximum number of limits per position.
 local MAX_KNOWN = 8
@@ -88,13 +93,15 @@ end
 local QUOTA, STEP, LEFT, LEVEL, BEGAN, CHECKED, GROWN = 1, 2, 3, 4, 5, 6, 7
 local max, min, ceil = math.max, math.min, math.ceil
 
-local kind, created, last, expires_at, size = 0x4703, clock, 0, 0, state and #state or 0
+local kind, created, last, expires_at, size, latest = 0x4703, clock, 0, 0, state and #state or 0, 0
 local positions = {}
 if state then
   if size < 26 then return redis.error_reply(foreign) end
   kind, created, last, expires_at = unpack('<Hddd', state)
-  if kind == 0x4704 then
+  latest = last
+  if kind == 0x4704 or kind == 0x4705 then
     local count, from = 0, 27
+    if kind == 0x4705 then latest, from = unpack('<d', state, from) end
     while from < size do
       local known = {}
       count, from = unpack('<H', state, from)
@@ -122,16 +129,19 @@ if state then
     end
   else
     -- No process has a permit for a charge in '\2G' that it could refund here.
-    if kind ~= 0x4c01 and kind ~= 0x4c02 and kind ~= 0x4201 and kind ~= 0x4202 and kind ~= 0x4702 then
+    if kind ~= 0x4c01 and kind ~= 0x4c02 and kind ~= 0x4201 and kind ~= 0x4202 and kind ~= 0x4203
+      and kind ~= 0x4702 then
       return redis.error_reply(foreign)
     end
-    state, created, last, expires_at = nil, clock, 0, 0
+    state, created, last, expires_at, latest = nil, clock, 0, 0, 0
   end
 end
 
 -- Returns the state as it is stored.
 local function encode()
-  local is_simple, list, quotas = true, {}, {}
+  local is_ahead, list, quotas = latest > last, {}, {}
+  local is_simple = not is_ahead
+  if is_ahead then list[1] = pack('<d', latest) end
   for i = 1, #positions do
     local known = positions[i]
     local bucket = known[1]
@@ -158,17 +168,18 @@ local function encode()
     while #quotas % 3 > 0 do quotas[#quotas + 1] = pack('<d', 0) end
     list[#list + 1] = table.concat(quotas)
   end
-  return pack('<Hddd', is_simple and 0x4703 or 0x4704, created, last, expires_at) .. table.concat(list)
+  local kind = is_simple and 0x4703 or is_ahead and 0x4705 or 0x4704
+  return pack('<Hddd', kind, created, last, expires_at) .. table.concat(list)
 end
 
 if last > clock then
-  local ahead = last - clock
-  created, last, expires_at = clock, clock, expires_at - ahead
+  local behind = last - clock
+  created, last, expires_at, latest = clock, clock, expires_at - behind, latest - behind
   for i = 1, #positions do
     for j = 1, #positions[i] do
       local bucket = positions[i][j]
-      if bucket[BEGAN] > 0 then bucket[BEGAN] = max(1, bucket[BEGAN] - ahead) end
-      bucket[CHECKED] = bucket[CHECKED] - ahead
+      if bucket[BEGAN] > 0 then bucket[BEGAN] = max(1, bucket[BEGAN] - behind) end
+      bucket[CHECKED] = bucket[CHECKED] - behind
     end
   end
   call('SET', key, encode(), 'KEEPTTL')
@@ -196,13 +207,13 @@ if verb == 'r' then
         local since = bucket[LEVEL] - level
         if since <= step * TOLERANCE then
           -- It was the last charge.
-          bucket[LEVEL] = bucket[LEVEL] - amount
+          if not is_part then bucket[LEVEL] = bucket[LEVEL] - amount end
           bucket[LEFT] = max(0, left - amount)
         else
           -- Two upper bounds of the usage without this charge. By the first, charges leak in their order; by the second,
-          -- all later ones were made when the last one was.
-          local leaks_last = left - min(amount, max(0, left - leaked - since))
-          bucket[LEFT] = min(left, leaks_last, max(left - amount, since))
+          -- all later ones were made when the latest one was. Nothing of calls of the future has leaked.
+          local leaks_last = left - min(amount, max(0, left - leaked - since - max(0, latest - now)))
+          bucket[LEFT] = min(left, leaks_last, max(left - amount, since + latest - last))
         end
       end
     end
@@ -272,6 +283,15 @@ for i = 1, limits do
 end
 
 local charged = which == 0 and verb ~= 'p'
+if verb == 'v' then
+  for i = 1, limits do
+    local quota, _, step = unpack('<ddd', args, 24 * i - 14)
+    local left = max(own[i][LEFT] - leaked, lead)
+    ahead = min(ahead, math.floor((quota - left / step - cost + TOLERANCE) / SHARE))
+  end
+  if which > 0 or ahead <= 0 then ahead, lead = 0, 0 end
+  cost = cost + ahead
+end
 local noted, expiry = '', expires_at
 for i = 1, charged and #positions or 0 do
   local known, stays = positions[i], {}
@@ -279,11 +299,11 @@ for i = 1, charged and #positions or 0 do
   for j = 1, #known do longest = max(longest, known[j][QUOTA] * known[j][STEP]) end
   if i <= limits then
     charged_step = own[i][STEP]
-    charged_left = max(0, own[i][LEFT] - leaked) + charged_step * cost
+    charged_left = max(lead, own[i][LEFT] - leaked) + charged_step * cost
   end
   for j = 1, #known do
     local bucket = known[j]
-    local left, per = max(0, bucket[LEFT] - leaked), bucket[QUOTA] * bucket[STEP]
+    local left, per = max(i <= limits and lead or 0, bucket[LEFT] - leaked), bucket[QUOTA] * bucket[STEP]
     local is_own = bucket == own[i]
     -- Others are kept if they were checked within the time of the longest, or are in use for longer, as by a debt. The
     -- longest itself is kept while it is in use.
@@ -320,9 +340,10 @@ for i = charged and #positions or 0, limits + 1, -1 do
   if is_used then break end
   positions[i] = nil
 end
-if charged then last, leaked = now, 0 end
+if charged then last, leaked, latest = now, 0, max(latest, now + lead) end
 
 local reply = pack('<ddd', which, which == 0 and created or ceil(ready), now)
+if verb == 'v' then reply = pack('<d', ahead) .. reply end
 for i = 1, limits do
   local bucket = own[i]
   reply = reply .. pack('<dd', max(0, bucket[LEFT] - leaked), bucket[LEVEL])

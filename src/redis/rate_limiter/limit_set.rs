@@ -3,6 +3,7 @@
 use std::{
     mem,
     sync::{Arc, PoisonError, RwLock, RwLockWriteGuard},
+    time::Duration,
 };
 
 use tokio::sync::{Notify, futures::Notified};
@@ -14,6 +15,8 @@ use crate::rate_limit::{Limit, PerLimit, Window};
 pub(super) struct LimitSet {
     pub(super) limits: Arc<[Limit]>,
     pub(super) args: PerLimit<LimitArgs>,
+    /// Maximum time for which units may be reserved.
+    pub(super) max_reserve_for: Duration,
     /// True if they replaced the limits of the builder.
     has_changed: bool,
 }
@@ -99,8 +102,14 @@ impl CurrentLimits {
 impl LimitSet {
     fn new(limits: Vec<Limit>, window: Window, has_changed: bool) -> Self {
         let args = limits.iter().map(|limit| LimitArgs::new(limit, window)).collect();
-        Self { limits: limits.into(), args, has_changed }
+        let max_reserve_for = max_reserve_for(&limits);
+        Self { limits: limits.into(), args, max_reserve_for, has_changed }
     }
+}
+
+/// Returns a tenth of the shortest time of a limit.
+pub(super) fn max_reserve_for(limits: &[Limit]) -> Duration {
+    limits.iter().map(Limit::per).min().unwrap_or_default() / 10
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ const BREAKER: Series = gauge(
     "State of the circuit breaker: 1 for the current state.",
 );
 
-static SERIES: [Series; 11] = [
+static SERIES: [Series; 14] = [
     counter("fleeting_redis_limiter_allowed_total", "Checks that passed."),
     counter(
         "fleeting_redis_limiter_denied_total",
@@ -32,6 +32,18 @@ static SERIES: [Series; 11] = [
     counter(
         "fleeting_redis_limiter_by_policy_total",
         "Checks that were decided by the error policy, as the server failed.",
+    ),
+    counter(
+        "fleeting_redis_limiter_reserved_total",
+        "Units that were drawn from the server ahead of their checks.",
+    ),
+    counter(
+        "fleeting_redis_limiter_returned_total",
+        "Reserved units that were not used and were given back.",
+    ),
+    counter(
+        "fleeting_redis_limiter_lapsed_total",
+        "Reserved units that were not used and could not be given back.",
     ),
     BREAKER.of("state", "closed"),
     BREAKER.of("state", "open"),
@@ -55,6 +67,9 @@ impl Source for LimiterState {
         values.count(stats.refunded);
         values.count(stats.errors);
         values.count(stats.by_policy);
+        values.count(stats.reserved);
+        values.count(stats.returned);
+        values.count(stats.lapsed);
         for state in [Breaker::Closed, Breaker::Open, Breaker::HalfOpen] {
             values.level(f64::from(u8::from(stats.breaker == state)));
         }

@@ -49,6 +49,9 @@ impl Permit {
     /// Returns how many more units would have passed at the time of the check: the smallest number that any of the
     /// limits had left.
     ///
+    /// Units that this process has [reserved](super::RateLimiter#reservations) are included. If the call was admitted
+    /// from these, it is the number at the time at which they were drawn, without those used since by this process.
+    ///
     /// After a call of cost 0, this is the remaining quota, as of [`peek`](super::RateLimiter::peek). `u32::MAX` if
     /// there were no limits, or if [`OnError::Allow`](super::OnError::Allow) admitted the call while the server failed.
     ///

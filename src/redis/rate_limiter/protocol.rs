@@ -59,6 +59,8 @@ pub(super) struct Charges {
     at: f64,
     /// For each limit of the call. With GCRA also for each other known limit that was charged.
     each: PerLimit<Charge>,
+    /// True if they are a part of a reservation, of which other parts may be refunded, too.
+    is_part: bool,
 }
 
 /// Charge to one limit.
@@ -79,7 +81,7 @@ struct Charge {
 impl Charges {
     /// Charges of a call that cost nothing.
     pub(super) fn none() -> Self {
-        Self { created_at: 0.0, at: 0.0, each: PerLimit::Many([].into()) }
+        Self { created_at: 0.0, at: 0.0, each: PerLimit::Many([].into()), is_part: false }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -97,6 +99,22 @@ impl Charges {
             Charge { amount: (charge.amount - actual).max(0.0), ..*charge }
         };
         Self { each: self.each.iter().map(beyond).collect(), ..*self }
+    }
+
+    /// Returns the part of these charges of `all` units that is due to `units` of them.
+    pub(super) fn part(&self, units: u32, all: u32, window: Window) -> Self {
+        let part = |charge: &Charge| {
+            let amount = match window {
+                Window::Gcra if charge.amount >= charge.step * f64::from(all) => {
+                    charge.step * f64::from(units)
+                }
+                // A bucket that the call has filled: it is not known which of the units are in it.
+                Window::Gcra => 0.0,
+                _ => units.into(),
+            };
+            Charge { amount, ..*charge }
+        };
+        Self { each: self.each.iter().map(part).collect(), is_part: true, ..*self }
     }
 }
 
@@ -172,6 +190,8 @@ pub(super) enum Verb {
     Debt = b'd',
     /// Returns the reply of a check without charging. The cost must not be above a quota.
     Peek = b'p',
+    /// Checks, and draws units ahead if the call passes.
+    Reserve = b'v',
 }
 
 pub(super) fn call_with_limits<'a>(
@@ -181,9 +201,26 @@ pub(super) fn call_with_limits<'a>(
     cost: u32,
     limits: &[LimitArgs],
 ) -> Call<'a> {
-    let limits = limits.iter();
-    let limits = limits.flat_map(|limit| [limit.quota.into(), limit.per as f64, limit.step]);
-    call(window, verb as u8, subject, cost.into(), limits)
+    call(window, verb as u8, subject, cost.into(), numbers_of(limits))
+}
+
+/// Checks as [`Verb::Check`], and draws up to `ahead` units that may be admitted until `lead` has passed.
+pub(super) fn reserve<'a>(
+    window: Window,
+    subject: &[u8],
+    cost: u32,
+    limits: &[LimitArgs],
+    ahead: u32,
+    lead: Duration,
+) -> Call<'a> {
+    // Rounded up: the units must not leave their window before they are admitted.
+    let lead = lead.as_nanos().div_ceil(1_000) as f64;
+    let numbers = numbers_of(limits).chain([ahead.into(), lead]);
+    call(window, Verb::Reserve as u8, subject, cost.into(), numbers)
+}
+
+fn numbers_of(limits: &[LimitArgs]) -> impl Iterator<Item = f64> {
+    limits.iter().flat_map(|limit| [limit.quota.into(), limit.per as f64, limit.step])
 }
 
 /// Refunds charges. The reply is the number of calls refunded: one or zero.
@@ -198,7 +235,8 @@ pub(super) fn refund<'a>(window: Window, subject: &[u8], charges: &Charges) -> C
         [limit, step, steps, position, amount].into_iter().skip(first)
     });
     let numbers = at.into_iter().chain(each);
-    call(window, b'r', subject, charges.created_at, numbers)
+    let verb = if charges.is_part { b'b' } else { b'r' };
+    call(window, verb, subject, charges.created_at, numbers)
 }
 
 fn call<'a>(
@@ -278,7 +316,8 @@ pub(super) fn decode(
         });
         let each = each().map(charge).chain(noted).collect();
         let time = if is_gcra { number(2) } else { 0.0 };
-        Outcome::Charged { charges: Charges { created_at: created_at_or_wait, at: time, each } }
+        let created_at = created_at_or_wait;
+        Outcome::Charged { charges: Charges { created_at, at: time, each, is_part: false } }
     } else {
         // Lua counts from 1.
         let limit = (which as usize).checked_sub(1).filter(|&at| at < limits.len())?;

@@ -4,6 +4,9 @@
 -- KEYS, ARGV and the reply are documented in prelude.lua. The position of a charge is the number of the call since the
 -- creation of the state.
 --
+-- A reservation is a call of the future, so times may decrease from one call to the next. A call leaves the window after
+-- all calls before it.
+--
 -- State: '\1L'; its creation time, the time of the last charge, its time of expiry, the number of calls cut off at the
 -- front, and the number of all calls; the number of limits (two bytes). Then for each limit its per, its head, the time
 -- of that call, and the units in use (four); then for each call its time and its units (four). A call that has left the
@@ -40,7 +43,8 @@ if length > 0 then
     if length < 44 then return redis.error_reply(foreign) end
     kind, created, last, expires_at, dropped, tail, counted = unpack('<HdddddH', state)
   else
-    if kind ~= 0x4201 and kind ~= 0x4202 and kind ~= 0x4702 and kind ~= 0x4703 and kind ~= 0x4704 then
+    if kind ~= 0x4201 and kind ~= 0x4202 and kind ~= 0x4203 and kind ~= 0x4702 and kind ~= 0x4703
+      and kind ~= 0x4704 and kind ~= 0x4705 then
       return redis.error_reply(foreign)
     end
     state, length, kind, created, last, expires_at, dropped, tail, counted = '', 0, 0x4c01, clock, 0, 0, 0, 0, 0
@@ -55,17 +59,17 @@ if length > 0 and length < size then
   length = size
 end
 if last > clock then
-  local ahead, parts = last - clock, {}
+  local behind, parts = last - clock, {}
   state = call('GET', key)
   for i = 1, counted do
     local at = 45 + slot_size * (i - 1)
     local since = unpack('<d', state, at + 16)
-    parts[i] = sub(state, at, at + 15) .. pack('<d', since - ahead) .. sub(state, at + 24, at + slot_size - 1)
+    parts[i] = sub(state, at, at + 15) .. pack('<d', since - behind) .. sub(state, at + 24, at + slot_size - 1)
   end
   for at = size + 1, #state, call_size do
-    parts[#parts + 1] = pack('<d', unpack('<d', state, at) - ahead) .. sub(state, at + 8, at + call_size - 1)
+    parts[#parts + 1] = pack('<d', unpack('<d', state, at) - behind) .. sub(state, at + 8, at + call_size - 1)
   end
-  created, last, expires_at = clock, clock, expires_at - ahead
+  created, last, expires_at = clock, clock, expires_at - behind
   state = pack('<HdddddH', kind, created, last, expires_at, dropped, tail, counted) .. table.concat(parts)
   length = #state
   call('SET', key, state, 'KEEPTTL')
@@ -238,16 +242,25 @@ for i = 1, is_settled and 0 or limits do
     limit[USED] = MAX_UNITS
   end
   advance(limit)
-  local excess, index = verb == 'd' and 0 or limit[USED] + cost - limit[QUOTA], limit[HEAD]
+  local excess, index, latest = verb == 'd' and 0 or limit[USED] + cost - limit[QUOTA], limit[HEAD], 0
   while excess > 0 do
     local at, units, positions = entry(index)
-    if positions >= i then excess = excess - units end
+    if positions >= i and units > 0 then excess, latest = excess - units, math.max(latest, at) end
     index = index + 1
-    if excess <= 0 and at + limit[PER] > ready then which, ready = i, at + limit[PER] end
+    if excess <= 0 and latest + limit[PER] > ready then which, ready = i, latest + limit[PER] end
   end
 end
 
 local charged = which == 0 and verb ~= 'p'
+if verb == 'v' then
+  for i = 1, limits do
+    ahead = math.min(ahead, math.floor((found[i][QUOTA] - found[i][USED] - cost) / SHARE))
+  end
+  if which > 0 or ahead <= 0 then ahead, lead = 0, 0 end
+  cost = cost + ahead
+end
+-- Time of the new call.
+local made = now + lead
 if verb == 'd' then
   for i = 1, limits do cost = math.min(cost, math.max(0, MAX_UNITS - found[i][USED])) end
 end
@@ -264,21 +277,22 @@ if not charged and not are_known then
   writes = extends_log and verb ~= 'p' or not extends_log and not is_whole
 end
 local reply = pack('<dd', which, which == 0 and created or ready - clock)
+if verb == 'v' then reply = pack('<d', ahead) .. reply end
 for i = 1, limits do
   local limit = found[i]
   local quota, used, more = limit[QUOTA], limit[USED], -1
   if charged then
-    if limit[HEAD] == tail then limit[SINCE] = now end
+    if limit[HEAD] == tail then limit[SINCE] = made end
     used = used + cost
     limit[USED] = used
   end
   if used > quota and verb ~= 'd' then
     -- More is in use than the quota, which was larger before or for other calls.
-    local excess, index = used + 1 - quota, limit[HEAD]
+    local excess, index, latest = used + 1 - quota, limit[HEAD], 0
     repeat
       local at, units, positions = entry(index)
-      if positions >= i then excess = excess - units end
-      more, index = at + limit[PER] - clock, index + 1
+      if positions >= i and units > 0 then excess, latest = excess - units, math.max(latest, at) end
+      more, index = latest + limit[PER] - clock, index + 1
     until excess <= 0
   elseif used > 0 then
     more = limit[SINCE] + limit[PER] - clock
@@ -347,11 +361,12 @@ if rewrites then
 end
 
 if charged then last = now end
-local extends = last + longest > expires_at
+local until_idle = (charged and made or last) + longest
+local extends = until_idle > expires_at
 -- An eighth of the window later than necessary, so that the expiry is seldom set again.
-if extends then expires_at = last + longest * 1.125 end
+if extends then expires_at = until_idle + longest / 8 end
 local at, new = string.format('%d', expires_at / 1000 + 1), ''
-if charged then new = is_wide and pack('<dI4H', now, cost, limits) or pack('<dI4', now, cost) end
+if charged then new = is_wide and pack('<dI4H', made, cost, limits) or pack('<dI4', made, cost) end
 local head =
   pack('<HdddddH', kind, created, last, expires_at, dropped, tail + (charged and 1 or 0), limits + #others)
 for i = 1, limits do head = head .. encode(found[i]) end

@@ -20,6 +20,7 @@ use super::{
     limit_set::{CurrentLimits, LimitSet},
     on_error::Fallback,
     protocol::{self, Charges, LimitArgs, Outcome, Remaining, Reply, Verb},
+    reservations::Reservations,
     stats::{Counters, LimiterStats},
 };
 use crate::{
@@ -43,6 +44,7 @@ pub(super) struct LimiterState {
     pub(super) fallback: Fallback,
     pub(super) breaker: CircuitBreaker,
     pub(super) deny_cache: Option<DenyCache>,
+    pub(super) reservations: Option<Reservations>,
     /// Wait queues by subject.
     pub(super) waiting: Waiting<Vec<u8>, DefaultHasher>,
     /// Queues of the waiters that charge nothing.
@@ -121,6 +123,14 @@ impl LimiterState {
         let answer = self.call_server(subject, call.send_once::<u64>(&self.client)).await;
         // After a failure too, since the server may have executed the command.
         self.forget_denials(subject);
+        if let Some(reservations) = &self.reservations
+            && let Some(unused) = reservations.forget(subject)
+        {
+            match &answer {
+                Ok(_) => self.counters.returned.add(unused.units.into()),
+                Err(_) => reservations.give_back(Some(unused)),
+            }
+        }
         self.fallback.reset(subject).await;
         // Last: a waiter that is woken checks again at once, in the local limiter if the server fails.
         self.wake_waiters(subject);
@@ -165,13 +175,11 @@ impl LimiterState {
     ) -> Result<Reply, Error> {
         let answer = self.call_server(subject, call).await?;
         let reply = protocol::decode(&answer, self.window, cost, args, Instant::now());
-        reply.ok_or_else(|| {
-            Error::Server(error_of(ErrorKind::Parse, "unexpected reply of the rate limiter script"))
-        })
+        reply.ok_or_else(unexpected_reply)
     }
 
     /// Performs a call, unless the circuit breaker is open.
-    async fn call_server<T: FromRedisValue>(
+    pub(super) async fn call_server<T: FromRedisValue>(
         &self,
         subject: &[u8],
         call: impl Future<Output = Result<T, Error>>,
@@ -265,7 +273,7 @@ impl LimiterState {
         }
     }
 
-    fn wake_waiters(&self, subject: &[u8]) {
+    pub(super) fn wake_waiters(&self, subject: &[u8]) {
         self.waiting.wake_key(subject);
         #[cfg(feature = "axum")]
         self.probing.wake_key(subject);
@@ -298,6 +306,10 @@ impl fmt::Debug for LimiterState {
             .field("limits", &self.current_limits.get().limits)
             .finish_non_exhaustive()
     }
+}
+
+pub(super) fn unexpected_reply() -> Error {
+    Error::Server(error_of(ErrorKind::Parse, "unexpected reply of the rate limiter script"))
 }
 
 fn error_of(kind: ErrorKind, cause: &'static str) -> RedisError {

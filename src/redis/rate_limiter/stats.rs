@@ -37,6 +37,12 @@ pub struct LimiterStats {
     pub errors: u64,
     /// Checks that [`OnError`](super::OnError) decided, because the server failed.
     pub by_policy: u64,
+    /// Units that were drawn ahead of their checks: see [`reserve`](super::RateLimiterBuilder::reserve).
+    pub reserved: u64,
+    /// Reserved units that no check used, and that were given back to the server.
+    pub returned: u64,
+    /// Reserved units that no check used, and that could not be given back: they count until they leave their window.
+    pub lapsed: u64,
     /// State of the circuit breaker.
     pub breaker: Breaker,
 }
@@ -53,6 +59,9 @@ pub(super) struct Counters {
     pub(super) refunded: Counter,
     pub(super) errors: Counter,
     pub(super) by_policy: Counter,
+    pub(super) reserved: Counter,
+    pub(super) returned: Counter,
+    pub(super) lapsed: Counter,
 }
 
 #[derive(Default)]
@@ -65,6 +74,9 @@ impl Counters {
             waited: self.waited.get(),
             denied_locally: self.denied_locally.get(),
             shadowed: self.shadowed.get(),
+            returned: self.returned.get(),
+            lapsed: self.lapsed.get(),
+            reserved: self.reserved.get(),
             admitted: self.admitted.get(),
             denied: self.denials().sum(),
             refunded: self.refunded.get(),
