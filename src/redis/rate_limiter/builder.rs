@@ -217,17 +217,6 @@ impl<K> RateLimiterBuilder<K> {
     /// Sets the time for which units drawn by [`reserve`](RateLimiterBuilder::reserve) may be admitted. Those that are
     /// not used by then are given back. Defaults to a tenth of the shortest limit, which is also the maximum.
     ///
-    /// Reserved units count from the end of this time on. So a key that is busy all the time is admitted fewer calls
-    /// than its quota, by up to the ratio of this time to that of the limit. If
-    /// [`set_limits`](RateLimiter::set_limits) sets a shorter limit, a tenth of that applies.
-    ///
-    /// # Panics
-    ///
-    /// Panics if `time` is zero. [`build`](RateLimiterBuilder::build) panics if it is above a tenth of the shortest
-    /// limit.
-    ///
-    /// # Examples
-    ///
     /// ```no_run
     /// # use std::time::Duration;
     /// # use fleeting::{Limit, redis::{Client, RateLimiter}};
@@ -241,6 +230,15 @@ impl<K> RateLimiterBuilder<K> {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// Reserved units count from the end of this time on. So a key that is busy all the time is admitted fewer calls
+    /// than its quota, by up to the ratio of this time to that of the limit. If
+    /// [`set_limits`](RateLimiter::set_limits) sets a shorter limit, a tenth of that applies.
+    ///
+    /// # Panics
+    ///
+    /// Panics if `time` is zero. [`build`](RateLimiterBuilder::build) panics if it is above a tenth of the shortest
+    /// limit.
     pub fn reserve_for(mut self, time: Duration) -> Self {
         assert!(!time.is_zero(), "reserve_for must be above zero, got {time:?}");
         self.reserve_for = Some(time);
