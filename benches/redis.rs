@@ -46,8 +46,8 @@ const VALUE: &str = "session of a user: 123456";
 const TAGS: &str = "## Tags\n\n\
     A value with tags begins with a marker and its tags, each with a random version of 16 bytes; the current version \
     of a tag is stored under one small key per shard. A value is live while all its versions are current, so \
-    `remove_tag` deletes 16 keys, for any number of values, and no value needs to know of the others. The key of a \
-    tag expires with the last value that has the tag (and its event), so that the memory is bounded by the values, \
+    `remove_tag` deletes 16 keys, for any number of values (after it has told the loads in progress of values with \
+    tags), and no value needs to know of the others. The key of a tag expires with the last value that has the tag (and its event), so that the memory is bounded by the values, \
     and removing a tag deletes its keys at once. If it is evicted, its values count as removed: the error is always \
     on the side of a miss. Reads stay plain commands: only a reply that begins with the marker, which neither JSON \
     nor MessagePack can, is checked by a second one (`MGET` of the versions). Scripts check tags where they read a \
