@@ -47,17 +47,18 @@ const TAGS: &str = "## Tags\n\n\
     A value with tags begins with a marker and its tags, each with a random version of 16 bytes; the current version \
     of a tag is stored under one small key per shard. A value is live while all its versions are current, so \
     `remove_tag` deletes 16 keys, for any number of values (after it has told the loads in progress of values with \
-    tags), and no value needs to know of the others. The key of a tag expires with the last value that has the tag (and its event), so that the memory is bounded by the values, \
-    and removing a tag deletes its keys at once. If it is evicted, its values count as removed: the error is always \
-    on the side of a miss. Reads stay plain commands: only a reply that begins with the marker, which neither JSON \
-    nor MessagePack can, is checked by a second one (`MGET` of the versions). Scripts check tags where they read a \
-    value, in the same slot, also in a cluster. `contains_key` reads the first bytes of the value in place of \
-    `EXISTS`, and `set_nx` (`SET NX GET`) gets the present value. The methods whose command does not return a part \
-    of the value (`ttl`), or would change a removed value before its marker is seen (`set_keep_ttl`, `expire`, \
-    `persist`), are scripts of one key, which do not wait in a slot that is being moved; `GETRANGE` and `PTTL` in \
-    one round trip would take as long as the script of `ttl`. Near caches do not keep values with tags. `set_tagged` \
-    revokes the load of its key, and the load of a refresh ahead records the tags of the value that it replaces, so \
-    no load in progress is published after one of them was removed.\n\n";
+    tags), and no value needs to know of the others. The key of a tag expires with the last value that has the tag \
+    (and its event), so that the memory is bounded by the values, and removing a tag deletes its keys at once. If it \
+    is evicted, its values count as removed: the error is always on the side of a miss. Reads stay plain commands: \
+    only a reply that begins with the marker, which neither JSON nor MessagePack can, is checked by a second one \
+    (`MGET` of the versions). Scripts check tags where they read a value, in the same slot, also in a cluster. \
+    `contains_key` reads the first bytes of the value in place of `EXISTS`, and `set_nx` (`SET NX GET`) gets the \
+    present value. The methods whose command does not return a part of the value (`ttl`), or would change a removed \
+    value before its marker is seen (`set_keep_ttl`, `expire`, `persist`), are scripts of one key, which do not wait \
+    in a slot that is being moved; `GETRANGE` and `PTTL` in one round trip would take as long as the script of `ttl`. \
+    Near caches do not keep values with tags. `set_tagged` revokes the load of its key, and the load of a refresh \
+    ahead records the tags of the value that it replaces, so no load in progress is published after one of them was \
+    removed.\n\n";
 
 /// Why scripts take longer than the commands of the plain client.
 const SCRIPTS: &str = "\nThe server executes one command after the other, so its work bounds the calls per second. \
