@@ -5,7 +5,7 @@ use std::{sync::mpsc::channel, thread, time::Duration};
 use fleeting::{Cache, Cause, ExpiringSet, ExpiringSets, Limit, RateLimiter, Sweep, TimeoutDict};
 use tokio::time::{advance, sleep};
 
-use crate::{SECOND, ScrapedMetrics, patience::patience, scrape};
+use crate::{SECOND, ScrapedMetrics, patience::patience, scrape, wait_until::wait_until};
 
 #[tokio::test(start_paused = true)]
 async fn cache_metrics_match_its_stats() {
@@ -164,15 +164,12 @@ async fn caches_of_one_name_share_metrics_and_counters_never_decrease() {
 /// Returns the metrics of the twins once `entries` are resident: after a cache was dropped, the thread that exports the
 /// metrics may hold it for a moment.
 fn scrape_with_resident(entries: f64) -> ScrapedMetrics {
-    loop {
-        let scraped = scrape("twins");
-        let resident = scraped.gauge("fleeting_cache_resident");
+    wait_until("the dropped cache has gone", || {
+        let resident = scrape("twins").gauge("fleeting_cache_resident");
         assert!(resident >= entries, "{resident} of {entries} entries are resident");
-        if resident == entries {
-            return scraped;
-        }
-        std::thread::yield_now();
-    }
+        resident == entries
+    });
+    scrape("twins")
 }
 
 #[tokio::test(start_paused = true)]

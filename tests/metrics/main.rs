@@ -12,6 +12,8 @@ mod patience;
 mod promtool;
 #[path = "../common/redis.rs"]
 mod servers;
+#[path = "../common/wait_until.rs"]
+mod wait_until;
 
 mod blocking_recorder;
 mod embedded;

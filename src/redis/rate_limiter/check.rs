@@ -10,8 +10,8 @@ use super::{
     deny_cache::{Denial, DenyCache, Lookup},
     on_error::Fallback,
     permit::{Charged, Permit},
-    protocol::{self, Outcome, Remaining, Reply, Verb},
-    reservations::Turn,
+    protocol::{self, Charges, LimitArgs, Outcome, Remaining, Reply, Verb},
+    reservations::{ServerCheck, Taken},
     state::LimiterState,
 };
 use crate::{
@@ -75,9 +75,12 @@ impl LimiterState {
         coop::proceed().await;
         let current = self.current_limits.get();
         let limits = limits_override.unwrap_or(&current.limits);
-        let has_own_limits = limits_override.is_some();
-        if let Some(taken) = self.take_reserved(&subject, cost, has_own_limits, &current) {
-            return Ok(self.admit(subject, cost, taken));
+        // Calls with limits of their own ask the server.
+        let reservations = self.reservations.as_ref().filter(|_| limits_override.is_none());
+        let take_reserved = || reservations.and_then(|all| all.take(&subject, cost, &current));
+        if let Some(Taken { charges, remaining }) = take_reserved() {
+            let permit = self.admit(subject, cost, charges, &remaining, None);
+            return Ok(Decision { outcome: Ok(permit), remaining });
         }
         let attempt = Attempt { subject: &subject, cost, limits, limits_override, is_waiter };
         let mut lookup = match self.decide_locally(&attempt) {
@@ -85,17 +88,19 @@ impl LimiterState {
             Err(lookup) => lookup,
         };
         let (mut draw, mut timeout) = (None, self.timeout);
-        match self.turn(&subject, cost, has_own_limits, &current) {
-            Turn::Ask => {}
-            Turn::Draw(turn) => draw = Some(turn),
+        let check = reservations.map(|all| all.server_check(&subject, cost, &current));
+        match check.unwrap_or(ServerCheck::Ask) {
+            ServerCheck::Ask => {}
+            ServerCheck::Draw(right) => draw = Some(right),
             // It waits for one draw, and asks the server itself if that leaves it nothing: otherwise all calls of the
             // subject would ask one after the other.
-            Turn::Wait(mut draw_in_flight) => {
+            ServerCheck::Wait(mut draw_in_flight) => {
                 let begin = Instant::now();
                 let _ = timeout_at(begin + self.timeout / 2, draw_in_flight.changed()).await;
                 timeout = timeout.saturating_sub(begin.elapsed());
-                if let Some(taken) = self.take_reserved(&subject, cost, has_own_limits, &current) {
-                    return Ok(self.admit(subject, cost, taken));
+                if let Some(Taken { charges, remaining }) = take_reserved() {
+                    let permit = self.admit(subject, cost, charges, &remaining, None);
+                    return Ok(Decision { outcome: Ok(permit), remaining });
                 }
                 lookup = match self.decide_locally(&attempt) {
                     Ok(decision) => return Ok(decision),
@@ -128,25 +133,37 @@ impl LimiterState {
                     (charges, remaining) =
                         self.keep_reserved(&subject, cost, drawn, charges, remaining);
                 }
-                self.counters.admitted.add(1);
                 // The charge postpones the times at which other costs would pass.
                 if lookup.has_denials {
                     self.forget_denials(&subject);
                 }
-                let least = remaining.iter().map(|quota| quota.remaining).min();
-                let limiter = Arc::clone(self);
                 let limit_args = limits_override.map(|_| args);
-                Ok(Permit {
-                    charged: Charged::OnServer { limiter, subject, charges, limit_args },
-                    remaining: least.unwrap_or(u32::MAX),
-                    cost,
-                })
+                Ok(self.admit(subject, cost, charges, &remaining, limit_args))
             }
             Outcome::Denied { limit, wait } => {
                 Err(self.deny_by_server(&attempt, limit, wait, &remaining, &lookup))
             }
         };
         Ok(Decision { outcome, remaining })
+    }
+
+    /// Admits a call that was charged on the server, now or ahead. `limit_args` if the limits are those of the call.
+    fn admit(
+        self: &Arc<Self>,
+        subject: Vec<u8>,
+        cost: u32,
+        charges: Charges,
+        remaining: &PerLimit<Remaining>,
+        limit_args: Option<PerLimit<LimitArgs>>,
+    ) -> Permit {
+        self.counters.admitted.add(1);
+        let least = remaining.iter().map(|quota| quota.remaining).min();
+        let limiter = Arc::clone(self);
+        Permit {
+            charged: Charged::OnServer { limiter, subject, charges, limit_args },
+            remaining: least.unwrap_or(u32::MAX),
+            cost,
+        }
     }
 
     /// Decides about a call that needs no server: its cost is above a quota, it has no limits, or its denial is cached,

@@ -99,7 +99,7 @@ pub(super) struct Unused {
 }
 
 /// A check that asks the server.
-pub(super) enum Turn {
+pub(super) enum ServerCheck {
     /// It draws nothing.
     Ask,
     Draw(Draw),
@@ -157,20 +157,25 @@ impl Reservations {
     }
 
     /// Decides how a check asks the server for which no units are reserved.
-    pub(super) fn turn(&self, subject: &[u8], cost: u32, limits: &Arc<LimitSet>) -> Turn {
+    pub(super) fn server_check(
+        &self,
+        subject: &[u8],
+        cost: u32,
+        limits: &Arc<LimitSet>,
+    ) -> ServerCheck {
         let (now, lead) = (Instant::now(), self.lead(limits));
         let mut unused = None;
-        let turn = {
+        let check = {
             let mut shard = self.shard(subject);
             match shard.subject(subject, now, lead) {
-                None => Turn::Ask,
-                Some(entry) => entry.turn(self, cost, limits, now, lead, &mut unused),
+                None => ServerCheck::Ask,
+                Some(entry) => entry.server_check(self, cost, limits, now, lead, &mut unused),
             }
         };
         if let Some(drawn) = unused {
             self.give_back(drawn.unused(subject, self.window));
         }
-        turn
+        check
     }
 
     /// Keeps the units that a draw has drawn ahead, and returns the part of the charges that belongs to its own check.
@@ -295,7 +300,7 @@ impl Shard {
 }
 
 impl Subject {
-    fn turn(
+    fn server_check(
         &mut self,
         all: &Reservations,
         cost: u32,
@@ -303,16 +308,16 @@ impl Subject {
         now: Instant,
         lead: Duration,
         unused: &mut Option<Drawn>,
-    ) -> Turn {
+    ) -> ServerCheck {
         if let Some(draw) = self.draw.as_ref().filter(|draw| is_in_flight(draw)) {
-            return Turn::Wait(draw.clone());
+            return ServerCheck::Wait(draw.clone());
         }
         let used_up = match &self.drawn {
             None => false,
             Some(drawn) if drawn.is_valid(limits, now) => {
                 if drawn.left > drawn.ahead / 2 {
                     // A call that costs more than others: their units stay reserved.
-                    return Turn::Ask;
+                    return ServerCheck::Ask;
                 }
                 true
             }
@@ -339,12 +344,12 @@ impl Subject {
             self.calls = 1;
         }
         if self.calls == 0 {
-            return Turn::Ask;
+            return ServerCheck::Ask;
         }
         self.calls = self.calls.min(all.most);
         let (waiters, draw) = watch::channel(());
         self.draw = Some(draw);
-        Turn::Draw(Draw {
+        ServerCheck::Draw(Draw {
             ahead: self.calls.saturating_mul(cost).min(all.most),
             lead,
             drawn_at: now,

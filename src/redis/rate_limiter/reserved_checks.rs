@@ -14,11 +14,9 @@ use tokio::{
 
 use super::{
     super::{Client, Error},
-    check::Decision,
     limit_set::LimitSet,
-    permit::{Charged, Permit},
     protocol::{self, Charges, Remaining, Reply},
-    reservations::{Draw, Taken, Turn, Unused, with_reserved},
+    reservations::{Draw, Unused, with_reserved},
     state::{LimiterState, unexpected_reply},
 };
 use crate::rate_limit::{PerLimit, Window};
@@ -31,44 +29,6 @@ const INTERVALS: (Duration, Duration) = (Duration::from_millis(20), Duration::fr
 const BATCH: usize = 64;
 
 impl LimiterState {
-    /// Takes the units of a call from a reservation. `has_own_limits` if the limits are those of the call: their calls
-    /// ask the server.
-    pub(super) fn take_reserved(
-        &self,
-        subject: &[u8],
-        cost: u32,
-        has_own_limits: bool,
-        current: &Arc<LimitSet>,
-    ) -> Option<Taken> {
-        let reservations = self.reservations.as_ref().filter(|_| !has_own_limits)?;
-        reservations.take(subject, cost, current)
-    }
-
-    /// Returns how a call asks the server.
-    pub(super) fn turn(
-        &self,
-        subject: &[u8],
-        cost: u32,
-        has_own_limits: bool,
-        current: &Arc<LimitSet>,
-    ) -> Turn {
-        match self.reservations.as_ref().filter(|_| !has_own_limits) {
-            Some(reservations) => reservations.turn(subject, cost, current),
-            None => Turn::Ask,
-        }
-    }
-
-    /// Admits a call that has taken its units from a reservation.
-    pub(super) fn admit(self: &Arc<Self>, subject: Vec<u8>, cost: u32, taken: Taken) -> Decision {
-        self.counters.admitted.add(1);
-        let Taken { charges, remaining } = taken;
-        let least = remaining.iter().map(|quota| quota.remaining).min();
-        let limiter = Arc::clone(self);
-        let charged = Charged::OnServer { limiter, subject, charges, limit_args: None };
-        let permit = Permit { charged, remaining: least.unwrap_or(u32::MAX), cost };
-        Decision { outcome: Ok(permit), remaining }
-    }
-
     /// Checks a call and draws units ahead. Returns their number and the reply to the check of all units.
     pub(super) async fn check_and_draw(
         &self,
