@@ -3,7 +3,7 @@
 use std::hash::{BuildHasher, Hash};
 
 use super::Cache;
-use crate::engine::sweeper::{self, Step, Sweep, SweepReport, SweepRun, shrink};
+use crate::engine::sweeper::{self, Leftovers, Step, Sweep, SweepReport, SweepRun, shrink};
 
 impl<K, V, S> Cache<K, V, S>
 where
@@ -38,7 +38,7 @@ where
     #[doc(alias = "run_pending_tasks")]
     pub async fn sweep(&self) -> SweepReport {
         let shared = &*self.inner.shared;
-        let mut run = SweepRun::new(shared, None);
+        let mut run = SweepRun::new(shared, Leftovers::default());
         while let Step::Yield = run.step_safely(shared) {
             tokio::task::yield_now().await;
         }

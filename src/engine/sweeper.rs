@@ -18,5 +18,5 @@ mod task;
 pub use self::{config::Sweep, report::SweepReport};
 pub(crate) use self::{
     start::{set_sweep, start},
-    sweep_run::{Step, SweepRun, shrink},
+    sweep_run::{Leftovers, Step, SweepRun, shrink},
 };

@@ -1,6 +1,6 @@
 //! An entry: a value and its deadline.
 
-use std::mem;
+use std::mem::{self, offset_of};
 
 use crate::engine::{
     clock::{AtomicDeadline, Deadline, Tick},
@@ -15,6 +15,9 @@ pub(crate) struct Entry<V> {
 }
 
 impl<V> Entry<V> {
+    /// Position of the deadline, for prefetches.
+    pub(crate) const DEADLINE_OFFSET: usize = offset_of!(Self, deadline);
+
     pub(crate) fn new(value: V, deadline: Deadline) -> Self {
         Self { value, deadline: AtomicDeadline::new(deadline) }
     }

@@ -86,6 +86,14 @@ where
                 continue;
             };
             windows += 1;
+            // The memory of the next window is loaded while this one is examined.
+            if windows == 1 {
+                table.prefetch_window(start);
+            }
+            if let Some(next) = state.index.next_due(buckets.min(start + WINDOW), end, stale_cutoff)
+            {
+                table.prefetch_window(next);
+            }
             let max_expired = max_expired - (expired.len() - before);
             let end = buckets.min(start + WINDOW);
             let found = table.select_expired(start..end, max_expired, stale_cutoff);

@@ -19,7 +19,7 @@ mod shuttle_map;
 use std::{
     cell::UnsafeCell,
     hash::{BuildHasherDefault, DefaultHasher, Hash},
-    mem,
+    mem::{self, offset_of},
     ops::{Deref, Range},
     ptr,
 };
@@ -210,6 +210,9 @@ impl<K, V, B> Deref for ShardWriteGuard<'_, K, V, B> {
 /// The smallest page size in use.
 const PAGE: usize = 4_096;
 
+/// The usual size of a line of the processor's cache.
+const CACHE_LINE: usize = 64;
+
 impl<K, V> Table<K, V> {
     /// Returns an empty table without memory.
     pub(crate) fn new() -> Self {
@@ -320,6 +323,15 @@ impl<K, V> Table<K, V> {
         });
     }
 
+    /// Prefetches the entry in bucket `index` and its control byte.
+    #[inline]
+    pub(crate) fn prefetch_bucket(&self, index: usize) {
+        let control = self.0.data_end().as_ptr().cast::<u8>();
+        prefetch(control.wrapping_add(index));
+        let entry_size = size_of::<(K, SharedValue<Entry<V>>)>();
+        prefetch(control.wrapping_sub((index + 1).wrapping_mul(entry_size)));
+    }
+
     /// Returns whether bucket `index` holds an entry.
     #[inline]
     pub(crate) fn is_full(&self, index: usize) -> bool {
@@ -400,6 +412,20 @@ impl<K, V> Table<K, V> {
             // is borrowed.
             let (key, entry) = unsafe { self.0.bucket(start + usize::from(*offset)).as_ref() };
             each(key, entry.get());
+        }
+    }
+
+    /// Prefetches what [`select_expired`](Self::select_expired) reads of the window at bucket `start`. The processor
+    /// loads these lines at the same time; the search alone waits for some after the others.
+    #[inline]
+    pub(crate) fn prefetch_window(&self, start: usize) {
+        let control = self.0.data_end().as_ptr().cast::<u8>();
+        prefetch(control.wrapping_add(start));
+        let entry_size = size_of::<(K, SharedValue<Entry<V>>)>();
+        let deadline = offset_of!((K, SharedValue<Entry<V>>), 1) + Entry::<V>::DEADLINE_OFFSET;
+        let first = control.wrapping_sub((start + WINDOW).wrapping_mul(entry_size));
+        for line in (0..WINDOW * entry_size).step_by(entry_size.max(CACHE_LINE)) {
+            prefetch(first.wrapping_add(line + deadline));
         }
     }
 
@@ -495,7 +521,7 @@ impl Selection {
 }
 
 #[inline]
-fn prefetch(at: *const u8) {
+pub(crate) fn prefetch(at: *const u8) {
     #[cfg(all(target_arch = "x86_64", target_feature = "sse"))]
     // SAFETY: a prefetch accesses no memory, so any address is allowed; the instruction exists, since the target has
     // SSE.

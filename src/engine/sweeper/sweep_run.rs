@@ -3,6 +3,7 @@
 use std::{
     collections::VecDeque,
     hash::{BuildHasher, Hash},
+    mem,
     panic::{AssertUnwindSafe, catch_unwind},
     time::Duration,
 };
@@ -36,6 +37,19 @@ const MOVE_COST: u64 = 16;
 /// Number of steps of the tag purge, or of the removal of failed loads, between two yields.
 const PURGE_STEPS: usize = 16;
 
+/// What a sweep leaves to the next one.
+pub(crate) struct Leftovers<K, V> {
+    /// Purge of entries whose tag was removed, if it has not ended.
+    pub(super) tag_purge: Option<TagPurge>,
+    /// Empty; kept for its allocation, and so is the next one. An allocation of kilobytes lets the allocator of glibc
+    /// merge all memory freed since the last one, and a task that frees thousands of keys per second has to wait for it.
+    pending: VecDeque<PendingShard>,
+    unrecorded: Vec<Departure<K, V>>,
+}
+
+/// The rest of a shard's pass, and the number of times that the shard was found locked.
+type PendingShard = (ShardPass, u32);
+
 /// A sweep in progress. It holds nothing of the cache between two steps.
 pub(crate) struct SweepRun<K, V> {
     /// Settings at the start of the sweep; changes apply to the next one.
@@ -48,7 +62,7 @@ pub(crate) struct SweepRun<K, V> {
     /// True if all passes are done, and only the purge may be left.
     is_expired: bool,
     /// Shards that the current pass has not finished, with the number of times that each was found locked.
-    pending: VecDeque<(ShardPass, u32)>,
+    pending: VecDeque<PendingShard>,
     /// Examined and expired entries of the report when the current pass began.
     pass_start: (u64, u64),
     /// Expired entries that no subscriber receives, to be dropped after unlock; kept for its allocation.
@@ -72,7 +86,7 @@ where
     /// Begins a sweep, which continues the purge of the last one.
     pub(crate) fn new<S: BuildHasher + Clone>(
         cache: &SharedState<K, V, S>,
-        tag_purge: Option<TagPurge>,
+        leftovers: Leftovers<K, V>,
     ) -> Self {
         let span = tracing::debug_span!(
             "sweep",
@@ -85,7 +99,7 @@ where
             held_back = tracing::field::Empty,
         );
         let report = SweepReport::default();
-        let (pending, unrecorded) = (VecDeque::new(), Vec::new());
+        let Leftovers { tag_purge, pending, unrecorded } = leftovers;
         let tag_purge = tag_purge.or_else(|| cache.store.begin_tag_purge());
         let mut sweep = Self {
             sweep: cache.sweep(),
@@ -135,9 +149,15 @@ where
         })
     }
 
-    /// Returns the rest of the purge, for the next sweep.
-    pub(super) fn take_tag_purge(&mut self) -> Option<TagPurge> {
-        self.tag_purge.take()
+    /// Returns what is left for the next sweep.
+    pub(super) fn take_leftovers(&mut self) -> Leftovers<K, V> {
+        self.pending.clear();
+        self.unrecorded.clear();
+        Leftovers {
+            tag_purge: self.tag_purge.take(),
+            pending: mem::take(&mut self.pending),
+            unrecorded: mem::take(&mut self.unrecorded),
+        }
     }
 
     /// Returns the report of a finished sweep.
@@ -305,13 +325,18 @@ where
     fn begin_pass<S: BuildHasher + Clone>(&mut self, cache: &SharedState<K, V, S>) {
         let now = cache.clock.now();
         let is_due = |shard: &usize| !cache.store.has_nothing_due(*shard, now);
-        let mut order: Vec<usize> = (0..cache.store.shard_count()).filter(is_due).collect();
+        let due = (0..cache.store.shard_count()).filter(is_due);
+        self.pending.extend(due.map(|shard| (Store::<K, V, S>::begin_shard_pass(shard), 0)));
         // In random order, so that no shard is always last if the budget stops the sweeps.
-        order.shuffle(&mut *cache.random());
-        self.pending
-            .extend(order.into_iter().map(|shard| (Store::<K, V, S>::begin_shard_pass(shard), 0)));
+        self.pending.make_contiguous().shuffle(&mut *cache.random());
         self.pass_start = (self.report.looked_at, self.report.expired);
         self.report.passes += 1;
+    }
+}
+
+impl<K, V> Default for Leftovers<K, V> {
+    fn default() -> Self {
+        Self { tag_purge: None, pending: VecDeque::new(), unrecorded: Vec::new() }
     }
 }
 

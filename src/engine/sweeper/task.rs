@@ -2,14 +2,14 @@
 
 use std::{
     hash::{BuildHasher, Hash},
-    mem::replace,
+    mem::{replace, take},
     sync::{Arc, Weak},
     time::Duration,
 };
 
 use tokio::time::{Instant, Interval, timeout, timeout_at};
 
-use super::sweep_run::{Step, SweepRun, YIELD_AFTER, shrink};
+use super::sweep_run::{Leftovers, Step, SweepRun, YIELD_AFTER, shrink};
 use crate::engine::{
     event::{Cause, Publisher},
     state::SharedState,
@@ -43,14 +43,14 @@ pub(super) async fn run<K, V, S>(
     S: BuildHasher + Clone + Send + Sync + 'static,
 {
     let mut history = History::new();
-    let mut tag_purge = None;
+    let mut leftovers = Leftovers::default();
     loop {
         let tick = interval.tick().await;
         let Some(cache) = shared.upgrade() else { return };
         if cache.is_paused() {
             continue;
         }
-        let mut sweep = SweepRun::new(&cache, tag_purge.take());
+        let mut sweep = SweepRun::new(&cache, take(&mut leftovers));
         // Dropped before each await: while the task holds it, dropping the last handle would not end the cache.
         drop(cache);
         loop {
@@ -80,10 +80,10 @@ pub(super) async fn run<K, V, S>(
             }
         }
         let Some(cache) = shared.upgrade() else { return };
-        tag_purge = sweep.take_tag_purge();
+        leftovers = sweep.take_leftovers();
         history.end_sweep(&cache, sweep);
         // It does not rest while it waits to purge.
-        let may_rest = tag_purge.is_none();
+        let may_rest = leftovers.tag_purge.is_none();
         let wake_at =
             may_rest.then(|| history.end_of_rest(&cache, tick, interval.period())).flatten();
         drop(cache);
