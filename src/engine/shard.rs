@@ -232,6 +232,14 @@ where
         }
     }
 
+    /// Prefetches what [`note_inserted`](Self::note_inserted) reads, while an entry is evicted for the new key.
+    #[inline]
+    pub(crate) fn prefetch_inserted(&self, hash: u64) {
+        if let Some(eviction) = &self.guard.state().side_tables.eviction {
+            eviction.prefetch_inserted(hash);
+        }
+    }
+
     /// Passes the entry of a new key to the eviction policy, and adds its weight. Returns how much of it is above the
     /// bound, which the caller must evict.
     #[inline]

@@ -6,7 +6,7 @@ mod hit_model;
 mod insert_clock;
 pub(crate) mod policy;
 
-use self::policy::{AccessWords, BucketState, Policy};
+use self::policy::{AccessWords, Eligibility, MAX_EXEMPT, Policy};
 
 /// Number of entries, of weight 1 each, below which a shard may decline to evict. A larger shard that has only read
 /// entries loses just one of them: the entry that is then written is unread, and the next to go. To search the other
@@ -44,6 +44,18 @@ impl EvictionState {
     /// Returns whether a missing key was evicted recently. Needs only the read lock.
     pub(crate) fn was_evicted_recently(&self, hash: u64) -> bool {
         self.policy.was_evicted_recently(hash)
+    }
+
+    /// Prefetches what [`inserted`](Self::inserted) reads.
+    #[inline]
+    pub(crate) fn prefetch_inserted(&self, hash: u64) {
+        self.policy.prefetch_ghost(hash);
+    }
+
+    /// Returns the next victim, if one is chosen already.
+    #[inline]
+    pub(crate) fn next_victim(&self) -> Option<usize> {
+        self.policy.next_victim()
     }
 
     /// Records the entry of a new key, as one of `len` entries.
@@ -102,43 +114,21 @@ impl EvictionState {
     }
 
     /// Chooses an entry to evict, but never an `exempt` bucket or an entry of weight 0. Prefers an unreadable entry, if
-    /// the sample `may_have_unreadable` ones and has one. A shard that `may_decline` chooses none rather than a read entry
-    /// that is protected, unless it has many entries without weights.
-    #[inline]
-    pub(crate) fn choose_victim<const N: usize>(
-        &mut self,
-        exempt: [Option<usize>; N],
+    /// the sample has one; `is_unreadable` is `None` if none can be. A shard that `may_decline` chooses none rather than
+    /// a read entry that is protected, unless it has many entries without weights.
+    pub(crate) fn choose_victim<'a>(
+        &'a mut self,
+        exempt: [Option<usize>; MAX_EXEMPT],
         may_decline: bool,
-        may_have_unreadable: bool,
-        is_unreadable: impl Fn(usize) -> bool,
+        is_unreadable: Option<&'a mut (dyn FnMut(usize) -> bool + 'a)>,
     ) -> Option<usize> {
         let Self { policy, weights, .. } = self;
         let may_decline = may_decline && (weights.is_some() || policy.len() < MAX_DECLINING);
-        // The search is generic, and long. So it is not instantiated for closures of this function, whose types depend
-        // on those of the table, except behind one type for all.
-        if may_have_unreadable {
-            let mut state_of = |bucket: usize| match is_unreadable(bucket) {
-                true => BucketState::Expired,
-                false => {
-                    weights.as_ref().map_or(BucketState::Live, |weights| by_weight(weights)(bucket))
-                }
-            };
-            let state_of: &mut dyn FnMut(usize) -> BucketState = &mut state_of;
-            return policy.victim(exempt, may_decline, true, state_of);
-        }
-        match weights {
-            // The table need not be read.
-            None => policy.victim(exempt, may_decline, false, live),
-            Some(weights) => policy.victim(exempt, may_decline, false, by_weight(weights)),
-        }
+        policy.victim(Eligibility {
+            exempt,
+            weights: weights.as_deref(),
+            is_unreadable,
+            may_decline,
+        })
     }
-}
-
-fn live(_: usize) -> BucketState {
-    BucketState::Live
-}
-
-/// Returns a function that returns the state of a bucket with a readable entry.
-fn by_weight(weights: &[u32]) -> impl Fn(usize) -> BucketState {
-    |bucket| if weights[bucket] > 0 { BucketState::Live } else { BucketState::Weightless }
 }

@@ -75,7 +75,7 @@ where
             let index = bound.next_shard(self.shard_count());
             let mut drop_queue = DropQueue::new();
             let mut locked = self.lock_shard(index);
-            locked.evict(excess, [], false, now, &mut drop_queue);
+            locked.evict(excess, [None; 2], false, now, &mut drop_queue);
             drop(locked);
             drop_queue.drop_all();
         }
@@ -143,7 +143,7 @@ where
     ) {
         let excess = self.bound.excess_of(u64::from(weight));
         if excess > 0 && self.bound.deferred.weight() == 0 && !self.may_have_unreadable(now) {
-            locked.evict(excess, [], true, now, drop_queue);
+            locked.evict(excess, [None; 2], true, now, drop_queue);
         }
     }
 
@@ -169,7 +169,7 @@ where
         // The entry of an earlier write that has deferred evictions is exempt, too, and is in any shard.
         let has_deferred = self.bound.deferred.weight() > 0;
         if !has_deferred && !self.may_have_unreadable(now) {
-            let freed = locked.evict(to_evict, [Some(bucket)], true, now, drop_queue);
+            let freed = locked.evict(to_evict, [Some(bucket), None], true, now, drop_queue);
             to_evict = to_evict.saturating_sub(freed);
         }
         drop(locked);

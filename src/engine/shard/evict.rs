@@ -6,7 +6,10 @@ use super::{Shard, entry::Entry, remove::DropQueue};
 use crate::engine::{
     clock::{Deadline, Now},
     event::departure::Cause,
-    victims::{EvictionState, policy::Policy},
+    victims::{
+        EvictionState,
+        policy::{MAX_EXEMPT, Policy},
+    },
 };
 
 /// Maximum number of live entries that are evicted under one lock. A small shard evicts fewer: an eighth of its
@@ -26,13 +29,12 @@ where
     }
 
     /// Evicts entries of a locked shard until `weight_to_free` is freed, or a share of the shard was evicted. Returns
-    /// the weight freed, which is subtracted from the bound at the unlock unless the caller takes it. The number of
-    /// `exempt` buckets is constant, so that a write, which has one, compares no list. If it `may_decline`, it stops at
-    /// read entries that other shards may have unread ones for.
-    pub(crate) fn evict<const N: usize>(
+    /// the weight freed, which is subtracted from the bound at the unlock unless the caller takes it. If it
+    /// `may_decline`, it stops at read entries that other shards may have unread ones for.
+    pub(crate) fn evict(
         &mut self,
         weight_to_free: u64,
-        mut exempt: [Option<usize>; N],
+        mut exempt: [Option<usize>; MAX_EXEMPT],
         may_decline: bool,
         now: &impl Now,
         drop_queue: &mut DropQueue<K, V>,
@@ -46,7 +48,7 @@ where
             let (table, state) = self.parts();
             let Some((eviction, tags)) = state.side_tables.eviction_and_tags() else { break };
             // Expired, or removed by a tag: no look-up returns it.
-            let is_unreadable = |bucket| {
+            let mut is_unreadable = |bucket| {
                 table.entry_at(bucket).is_some_and(|(_, entry)| {
                     let deadline = entry.deadline();
                     may_have_expired && now.is_expired(deadline)
@@ -55,8 +57,13 @@ where
                 })
             };
             let may_have_unreadable = may_have_expired || may_have_tag_removals;
-            let victim =
-                eviction.choose_victim(exempt, may_decline, may_have_unreadable, is_unreadable);
+            let is_unreadable: Option<&mut dyn FnMut(usize) -> bool> =
+                if may_have_unreadable { Some(&mut is_unreadable) } else { None };
+            let victim = eviction.choose_victim(exempt, may_decline, is_unreadable);
+            // The next eviction of a large shard would wait for its victim's memory.
+            if let Some(next) = eviction.next_victim() {
+                table.prefetch_bucket(next);
+            }
             let Some(bucket) = victim else {
                 if state.old.is_none() {
                     break;
@@ -80,8 +87,8 @@ where
 
     /// Moves some entries out of the old table. If the table grows for them, exempt entries are then in other buckets.
     #[cold]
-    fn move_candidates<const N: usize>(&mut self, exempt: &mut [Option<usize>; N]) {
-        let mut hashes = [None; N];
+    fn move_candidates(&mut self, exempt: &mut [Option<usize>; MAX_EXEMPT]) {
+        let mut hashes = [None; MAX_EXEMPT];
         for (hash, bucket) in hashes.iter_mut().zip(&*exempt) {
             let entry = bucket.and_then(|bucket| self.entry_at(bucket));
             *hash = entry.map(|(key, _)| self.context().hash_or_zero(key));

@@ -341,6 +341,7 @@ where
                 locked.depart(new.take_key(), entry, cause, now, drop_queue);
                 return Stored { bucket: None, to_evict: 0 };
             }
+            locked.prefetch_inserted(hash);
             room.before_insert(locked, weight, now, drop_queue);
         }
         let bucket = locked.insert(hash, new.take_key(), entry);

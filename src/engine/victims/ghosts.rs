@@ -4,10 +4,10 @@
 //! One slot of each set is reserved for one key in sixteen, chosen by its hash. So a sample of all keys is remembered
 //! for far longer, and the model also learns of rare keys and of long loops.
 
-use std::mem;
+use std::{mem, ptr};
 
 use super::access_word::AccessWord;
-use crate::engine::split_mix::mix;
+use crate::engine::{shard::table::prefetch, split_mix::mix};
 
 /// The newest ghost first; the last slot is the long-term one.
 type Set = [u32; 4];
@@ -37,6 +37,14 @@ impl Ghosts {
             displaced
         };
         (displaced != EMPTY).then(|| GhostPlace::access_word(displaced))
+    }
+
+    /// Prefetches the set in which [`take`](Self::take) searches.
+    #[inline]
+    pub(crate) fn prefetch(&self, hash: u64) {
+        if let Some(set) = self.0.get(GhostPlace::of(hash, self.0.len()).set) {
+            prefetch(ptr::from_ref(set).cast());
+        }
     }
 
     /// Removes the ghost of a key that is inserted again, and returns its access word.

@@ -7,9 +7,12 @@
 //! workloads in which old entries are not read again. In a loop, old entries stay, because their next hit is near.
 //! Scanned entries are evicted first.
 
-use std::sync::{
-    Mutex,
-    atomic::{AtomicU32, Ordering::Relaxed},
+use std::{
+    mem,
+    sync::{
+        Mutex,
+        atomic::{AtomicU32, Ordering::Relaxed},
+    },
 };
 
 use super::access_word::{AGES, CLASSES, WIDTHS};
@@ -49,8 +52,10 @@ pub(crate) struct HitModel {
 
 struct Observations {
     classes: [ClassCounts; CLASSES],
-    /// The class whose worths are recomputed next.
+    /// The class whose worths are recomputed next, if they are stale.
     next: usize,
+    /// True for each class whose worths depend on observations that were added since they were computed.
+    is_stale: [bool; CLASSES],
     /// Number of observations of a class at which all of its counts are halved.
     max: f32,
 }
@@ -66,7 +71,8 @@ struct ClassCounts {
 impl HitModel {
     pub(crate) fn new() -> Self {
         let classes = [ClassCounts::default(); CLASSES];
-        let observations = Observations { classes, next: 0, max: MIN_OBSERVATIONS as f32 };
+        let (is_stale, max) = ([false; CLASSES], MIN_OBSERVATIONS as f32);
+        let observations = Observations { classes, next: 0, is_stale, max };
         const { assert!(AGES <= SLOTS && CLASSES < SLOTS) };
         let hit_model = Self { worths: Default::default(), observations: Mutex::new(observations) };
         hit_model.add_all(0, |_| ());
@@ -90,7 +96,9 @@ impl HitModel {
         // One class per call, so that a call takes about a microsecond.
         let class = observations.next;
         observations.next = (class + 1) % CLASSES;
-        self.set_worths(class, &observations);
+        if mem::take(&mut observations.is_stale[class]) {
+            self.set_worths(class, &observations);
+        }
     }
 
     /// Adds all observations that `fill` passes on, and recomputes all worths. Returns `false` without calling it if
@@ -126,6 +134,11 @@ impl Observations {
     fn add(&mut self, observation: Observation) {
         let (Observation::Hit(class, _) | Observation::Loss(class, _)) = observation;
         self.classes[usize::from(class)].add(observation, self.max);
+        match usize::from(class) {
+            NEVER_HIT => self.is_stale[NEVER_HIT] = true,
+            // All classes with hits have their sum as their prior.
+            _ => self.is_stale[NEVER_HIT + 1..].fill(true),
+        }
     }
 
     /// Returns the worths of a class by age.

@@ -39,20 +39,33 @@ const SAMPLE: usize = 16;
 /// Maximum number of buckets that are scanned once a candidate has been found, for tables with few entries.
 const MAX_SCAN: usize = 8 * SAMPLE;
 
+/// Maximum number of evictions that one sample serves.
+const SERVED: usize = 4;
+
+/// Least number of entries of a shard for each eviction that a sample serves, if it serves more than two: the entries
+/// that are inserted in the meantime must be a small part of the shard.
+const ENTRIES_PER_SERVED: usize = 16;
+
 /// Number of candidates that are compared again the next time. Worth as much as a sample twice as large.
 const RUNNER_UPS: usize = 2;
+
+/// Number of candidates that are kept: the victims, and their runners-up.
+const KEPT: usize = SERVED + RUNNER_UPS;
+
+/// Maximum number of buckets that are exempt from one eviction.
+pub(crate) const MAX_EXEMPT: usize = 2;
 
 /// Bit of a rank above all others, which is set for read entries as long as unread ones are to be evicted first.
 const PROTECTED: u64 = 1 << 63;
 
-/// Position of the worth in a rank: below [`PROTECTED`], and above the time since the last access and the bucket.
+/// Position of the worth in a rank. From the highest bit: [`PROTECTED`], the worth, the time since the last access, and
+/// the bucket. So the order of two candidates, the least worth first and of equals the oldest, takes one comparison.
 const WORTH_SHIFT: u32 = u8::BITS + u32::BITS;
 
 /// Number of low bits of a worth that do not fit into a rank.
 const DROPPED_WORTH_BITS: u32 = 8;
 
-/// The second candidate becomes the next victim without another sample if it is worth at most an eighth more than the
-/// first. Difference between two ranks, of the bits of their `f32`.
+/// Candidates become the next victims without another sample if they are worth at most an eighth more than the first. Difference between two ranks, of the bits of their `f32`.
 const NEAR_TIE: u64 = 1 << (20 - DROPPED_WORTH_BITS + WORTH_SHIFT);
 
 /// Maximum number of observations that are collected before they are added to the shared hit model.
@@ -74,8 +87,9 @@ pub(crate) struct Policy {
     newest: [usize; 2],
     /// Number of entries at the last insert.
     len: usize,
-    /// The next victim, unless it is accessed until then: one sample may serve two evictions.
-    preselected: Option<Preselected>,
+    /// The next victims, unless they are accessed until then. The first one comes last.
+    preselected: [Preselected; SERVED],
+    preselected_len: usize,
     credit: Credit,
     /// State of a xorshift generator, never zero.
     random: u64,
@@ -89,34 +103,35 @@ pub(crate) struct Policy {
 /// The access words of a table, by bucket.
 pub(crate) type AccessWords = Box<[AtomicU16]>;
 
-/// State of a full bucket, as seen by an eviction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum BucketState {
-    /// Live, but of weight 0, so that evicting it frees nothing.
-    Weightless,
-    /// Expired, or removed by a tag.
-    Expired,
-    Live,
+/// What an eviction has to know of the entries in addition to their accesses.
+pub(crate) struct Eligibility<'a> {
+    /// Buckets that are not evicted.
+    pub(crate) exempt: [Option<usize>; MAX_EXEMPT],
+    /// Weights by bucket, if entries have any. Evicting an entry of weight 0 would free nothing.
+    pub(crate) weights: Option<&'a [u32]>,
+    /// Returns whether the entry of a full bucket is unreadable: expired, or removed by a tag. `None` if none is.
+    pub(crate) is_unreadable: Option<&'a mut (dyn FnMut(usize) -> bool + 'a)>,
+    /// True if no victim is chosen when the sample has only read entries, and the shard no credit for one.
+    pub(crate) may_decline: bool,
 }
 
-/// The best candidates for eviction, in order: the least worth first, and of equals the oldest.
-struct Candidates {
-    /// From the highest bit: [`PROTECTED`], the worth, the time since the last access, and the bucket. So the order of
-    /// two candidates takes one comparison.
-    ranks: [u64; RUNNER_UPS + 2],
-    /// [`PROTECTED`] if read entries are protected, else 0. Determined once per sample, which costs less.
-    protected: u64,
+/// Full buckets that are compared.
+struct Sample {
+    buckets: [u32; 4 * SAMPLE],
+    len: usize,
 }
 
 #[derive(Clone, Copy)]
 struct Preselected {
-    bucket: usize,
+    rank: u64,
     access_word: u16,
-    takes_credit: bool,
 }
 
 /// Stands for no bucket.
 const NO_BUCKET: usize = usize::MAX;
+
+/// Rank of no bucket.
+const NO_RANK: u64 = u64::MAX;
 
 impl Policy {
     /// Returns the policy of the first shard of a cache. The same seed and the same calls choose the same victims.
@@ -138,7 +153,8 @@ impl Policy {
             runner_ups: [NO_BUCKET; RUNNER_UPS],
             newest: [NO_BUCKET; 2],
             len: 0,
-            preselected: None,
+            preselected: [Preselected::NONE; SERVED],
+            preselected_len: 0,
             credit: Credit::default(),
             random: seed | 1,
             hit_model,
@@ -165,13 +181,26 @@ impl Policy {
         self.cursor = 0;
         self.runner_ups = [NO_BUCKET; RUNNER_UPS];
         self.newest = [NO_BUCKET; 2];
-        self.preselected = None;
+        self.preselected_len = 0;
         mem::replace(&mut self.access_words, (0..buckets).map(|_| AtomicU16::new(0)).collect())
     }
 
     /// Moves the access word of an entry from a bucket of the old table to one of the new.
     pub(crate) fn relocate(&mut self, old: &AccessWords, from: usize, to: usize) {
         *self.access_words[to].get_mut() = old[from].load(Relaxed);
+    }
+
+    /// Prefetches the ghosts among which [`inserted`](Self::inserted) searches.
+    #[inline]
+    pub(crate) fn prefetch_ghost(&self, hash: u64) {
+        self.ghosts.prefetch(hash);
+    }
+
+    /// Returns the next of the preselected victims.
+    #[inline]
+    pub(crate) fn next_victim(&self) -> Option<usize> {
+        let preselected = self.preselected[..self.preselected_len].last()?;
+        Some(bucket_of(preselected.rank))
     }
 
     /// Records the insert of a new key into `bucket`, as one of `len` entries.
@@ -200,83 +229,143 @@ impl Policy {
         *self.access_words[bucket].get_mut() = 0;
     }
 
-    /// Chooses a victim, but never an `exempt` bucket. Prefers an unreadable entry if the sample has one. `state_of`
-    /// is called only for full buckets; if none `may_have_unreadable`, it may be skipped for the preselected one. If it
-    /// `may_decline`, chooses none if the sample has only read entries, and the shard no credit for one.
-    #[inline]
-    pub(crate) fn victim<const N: usize>(
-        &mut self,
-        exempt: [Option<usize>; N],
-        may_decline: bool,
-        may_have_unreadable: bool,
-        mut state_of: impl FnMut(usize) -> BucketState,
-    ) -> Option<usize> {
-        if let Some(Preselected { bucket, access_word, takes_credit }) = self.preselected.take()
-            && !may_have_unreadable
-            && *self.access_words[bucket].get_mut() == access_word
-            && !exempt.contains(&Some(bucket))
-            && (!takes_credit || self.credit.is_enough())
-            && state_of(bucket) != BucketState::Weightless
-        {
-            if takes_credit {
-                self.credit.spend();
+    /// Chooses a victim. Prefers an unreadable entry if the sample has one.
+    pub(crate) fn victim(&mut self, mut eligibility: Eligibility<'_>) -> Option<usize> {
+        // An exempt bucket seems to be empty during the search, which so compares no list.
+        let exempt = eligibility.exempt;
+        let hidden = exempt.map(|bucket| bucket.map_or(0, |bucket| mem::take(self.word(bucket))));
+        let victim = self.choose(&mut eligibility);
+        for (bucket, hidden) in exempt.into_iter().zip(hidden) {
+            if let Some(bucket) = bucket {
+                *self.word(bucket) |= hidden;
             }
-            return Some(bucket);
         }
-        if !self.has_census {
-            self.take_census();
+        victim
+    }
+
+    fn choose(&mut self, eligibility: &mut Eligibility<'_>) -> Option<usize> {
+        if eligibility.is_unreadable.is_none()
+            && let Some(next) = self.next_preselected(eligibility)
+        {
+            return Some(next);
         }
-        let mut candidates = Candidates::new(!self.credit.is_enough());
-        let [first, next] = self.runner_ups;
-        let [last, earlier] = self.newest;
-        let newest = if exempt.contains(&Some(last)) { earlier } else { last };
-        let is_new = newest != first && newest != next;
-        for bucket in [first, next, if is_new { newest } else { NO_BUCKET }] {
-            if self
-                .access_words
-                .get_mut(bucket)
-                .is_some_and(|access_word| *access_word.get_mut() != 0)
-                && self.consider(bucket, exempt, &mut state_of, &mut candidates)
+        self.search(eligibility).or_else(|| self.next_preselected(eligibility))
+    }
+
+    /// Returns the next of the preselected victims that was not accessed since.
+    #[inline]
+    fn next_preselected(&mut self, eligibility: &Eligibility<'_>) -> Option<usize> {
+        while let [.., Preselected { rank, access_word }] = self.preselected[..self.preselected_len]
+        {
+            let bucket = bucket_of(rank);
+            let is_protected = rank >= PROTECTED;
+            if is_protected && eligibility.may_decline {
+                return None;
+            }
+            self.preselected_len -= 1;
+            let takes_credit = !is_protected && self.is_read(bucket);
+            if *self.word(bucket) == access_word
+                && !eligibility.is_weightless(bucket)
+                && (!takes_credit || self.credit.is_enough())
             {
+                if takes_credit {
+                    self.credit.spend();
+                }
                 return Some(bucket);
             }
         }
+        None
+    }
+
+    /// Preselects the next victims from a new sample. Returns an unreadable entry, if the sample has one.
+    fn search(&mut self, eligibility: &mut Eligibility<'_>) -> Option<usize> {
+        if !self.has_census {
+            self.take_census();
+        }
+        let protected = self.protected();
+        let mut ranks = [NO_RANK; KEPT];
+        let mut sample = self.earlier_candidates();
         let (mut sampled, mut scanned) = (0, 0);
         // Until a candidate has been found, all buckets are scanned: weightless entries do not count.
         while scanned < self.access_words.len()
-            && (candidates.is_empty() || sampled < SAMPLE && scanned < MAX_SCAN)
+            && (ranks[0] == NO_RANK || sampled < SAMPLE && scanned < MAX_SCAN)
         {
-            let max_len = if candidates.is_empty() { SAMPLE } else { SAMPLE - sampled };
-            let (sample, count, end) = self.sample(max_len);
-            for &bucket in &sample[..count] {
-                if self.consider(bucket as usize, exempt, &mut state_of, &mut candidates) {
-                    return Some(bucket as usize);
-                }
+            let max_len = if ranks[0] == NO_RANK { SAMPLE } else { SAMPLE - sampled };
+            let (count, end) = self.add_sample(&mut sample, max_len);
+            if let Some(unreadable) = self.consider(&sample, eligibility, protected, &mut ranks) {
+                return Some(unreadable);
             }
+            sample.len = 0;
             sampled += count;
             scanned += end - self.cursor;
             self.cursor = if end == self.access_words.len() { 0 } else { end };
         }
-        let [first_rank, next_rank, ..] = candidates.ranks;
-        if may_decline && first_rank >= PROTECTED {
-            return None;
+        self.preselect(&ranks);
+        None
+    }
+
+    /// Returns a sample of the runners-up of the last one, and of the later of the last two inserts that may be evicted.
+    fn earlier_candidates(&self) -> Sample {
+        let ([first, next], [last, earlier]) = (self.runner_ups, self.newest);
+        let newest = if self.is_empty(last) { earlier } else { last };
+        let is_new = newest != first && newest != next;
+        let mut sample = Sample { buckets: [0; 4 * SAMPLE], len: 0 };
+        for bucket in [first, next, if is_new { newest } else { NO_BUCKET }] {
+            if !self.is_empty(bucket) {
+                sample.buckets[sample.len] = bucket as u32;
+                sample.len += 1;
+            }
         }
-        let [first, next, rest @ ..] = candidates.ranks.map(Candidates::bucket);
-        self.runner_ups = rest;
-        if first == NO_BUCKET {
-            return None;
+        sample
+    }
+
+    /// Preselects the candidates that are worth about as much as the first. The next ones are the runners-up.
+    fn preselect(&mut self, ranks: &[u64; KEPT]) {
+        let near = ranks[0].saturating_add(NEAR_TIE) >> WORTH_SHIFT;
+        let is_near = |rank: &&u64| **rank != NO_RANK && **rank >> WORTH_SHIFT <= near;
+        // Of protected entries just one: at the next eviction, the shard has an unread entry.
+        let served = match ranks[0] < PROTECTED {
+            true => (self.len / ENTRIES_PER_SERVED).clamp(2, SERVED),
+            false => 1,
+        };
+        let count = ranks[..served].iter().take_while(is_near).count();
+        self.preselected_len = count;
+        for (position, rank) in ranks[..count].iter().rev().enumerate() {
+            let access_word = *self.word(bucket_of(*rank));
+            self.preselected[position] = Preselected { rank: *rank, access_word };
         }
-        let takes_credit = candidates.protected == 0;
-        let is_near = next_rank >> WORTH_SHIFT <= (first_rank + NEAR_TIE) >> WORTH_SHIFT;
-        self.preselected = (next != NO_BUCKET && is_near).then(|| Preselected {
-            bucket: next,
-            access_word: *self.access_words[next].get_mut(),
-            takes_credit: takes_credit && self.is_read(next),
-        });
-        if takes_credit && self.is_read(first) {
-            self.credit.spend();
-        }
-        Some(first)
+        self.runner_ups = [ranks[count], ranks[count + 1]].map(bucket_of);
+    }
+
+    /// Returns [`PROTECTED`] if read entries are protected at present, else 0.
+    fn protected(&self) -> u64 {
+        if self.credit.is_enough() { 0 } else { PROTECTED }
+    }
+
+    /// Returns the rank of the entry in `bucket`, whose hits have been learnt from. `protected` is that of read entries.
+    #[inline]
+    fn rank(&self, bucket: usize, protected: u64) -> u64 {
+        let now = self.clock.now();
+        let access_word = AccessWord(self.access_words[bucket].load(Relaxed));
+        let worth = self.hit_model.worth(access_word.stored_class(), access_word.age(now));
+        let younger = u8::MAX - access_word.elapsed(now);
+        let protected = if access_word.is_read() { protected } else { 0 };
+        protected
+            | u64::from(worth >> DROPPED_WORTH_BITS) << WORTH_SHIFT
+            | u64::from(younger) << u32::BITS
+            | bucket as u64
+    }
+
+    /// Returns the access word of a bucket of the table.
+    #[inline]
+    fn word(&mut self, bucket: usize) -> &mut u16 {
+        self.access_words[bucket].get_mut()
+    }
+
+    /// Returns whether a bucket is empty, or not one of the table.
+    #[inline]
+    fn is_empty(&self, bucket: usize) -> bool {
+        self.access_words.get(bucket).is_none_or(|access_word| access_word.load(Relaxed) == 0)
     }
 
     /// Returns whether the entry in `bucket`, whose hits have been learnt from, was read.
@@ -309,55 +398,48 @@ impl Policy {
         });
     }
 
-    /// Returns the next full buckets, up to `max_len`, their number, and the bucket at which the scan stopped. Nothing
-    /// here branches on whether a bucket is full, which no branch predictor can learn.
+    /// Adds the next full buckets, up to `max_len`. Returns their number, and the bucket at which the scan stopped.
+    /// Nothing here branches on whether a bucket is full, which no branch predictor can learn.
     #[inline]
-    fn sample(&mut self, max_len: usize) -> ([u32; 2 * SAMPLE], usize, usize) {
-        let mut sample = [0; 2 * SAMPLE];
+    fn add_sample(&mut self, sample: &mut Sample, max_len: usize) -> (usize, usize) {
         let (mut count, mut end) = (0, self.cursor);
         let scan_end = self.access_words.len().min(self.cursor + MAX_SCAN);
         for access_word in &mut self.access_words[self.cursor..scan_end] {
-            // `count` is at most `SAMPLE`. The remainder takes fewer instructions than a check of the index.
-            sample[count % (2 * SAMPLE)] = end as u32;
+            // The sum is below the size of the array. The remainder takes fewer instructions than a check of the index.
+            sample.buckets[(sample.len + count) % (4 * SAMPLE)] = end as u32;
             count += usize::from(*access_word.get_mut() != 0);
             end += 1;
             if count == max_len {
                 break;
             }
         }
-        (sample, count, end)
+        sample.len += count;
+        (count, end)
     }
 
-    /// Adds the entry in `bucket` to the candidates if it may be evicted and is good enough. Returns whether it is
-    /// expired.
+    /// Adds those entries of the sample to the candidates that may be evicted and are good enough. Returns the bucket of
+    /// an unreadable one.
     #[inline]
-    fn consider<const N: usize>(
+    fn consider(
         &mut self,
-        bucket: usize,
-        exempt: [Option<usize>; N],
-        state_of: &mut impl FnMut(usize) -> BucketState,
-        candidates: &mut Candidates,
-    ) -> bool {
-        if exempt.contains(&Some(bucket)) {
-            return false;
+        sample: &Sample,
+        eligibility: &mut Eligibility<'_>,
+        protected: u64,
+        ranks: &mut [u64; KEPT],
+    ) -> Option<usize> {
+        let buckets = || sample.buckets[..sample.len].iter().map(|bucket| *bucket as usize);
+        if let Some(is_unreadable) = &mut eligibility.is_unreadable
+            && let Some(unreadable) = buckets().find(|bucket| is_unreadable(*bucket))
+        {
+            return Some(unreadable);
         }
-        match state_of(bucket) {
-            BucketState::Weightless => return false,
-            BucketState::Expired => return true,
-            BucketState::Live => {}
+        buckets().for_each(|bucket| _ = self.current(bucket));
+        for bucket in buckets() {
+            if !eligibility.is_weightless(bucket) {
+                put(ranks, self.rank(bucket, protected));
+            }
         }
-        let access_word = self.current(bucket);
-        let age = access_word.age(self.clock.now());
-        let worth = self.hit_model.worth(access_word.stored_class(), age);
-        let younger = u8::MAX - access_word.elapsed(self.clock.now());
-        let protected = if access_word.is_read() { candidates.protected } else { 0 };
-        candidates.put(
-            protected
-                | u64::from(worth >> DROPPED_WORTH_BITS) << WORTH_SHIFT
-                | u64::from(younger) << u32::BITS
-                | bucket as u64,
-        );
-        false
+        None
     }
 
     /// Forgets the live victim in `bucket`, and remembers its key by a ghost. The shard has `len` entries without it.
@@ -428,28 +510,27 @@ impl Policy {
     }
 }
 
-impl Candidates {
-    fn new(protects_read: bool) -> Self {
-        let protected = if protects_read { PROTECTED } else { 0 };
-        Self { ranks: [u64::MAX; RUNNER_UPS + 2], protected }
-    }
+impl Preselected {
+    const NONE: Self = Self { rank: NO_RANK, access_word: 0 };
+}
 
-    fn is_empty(&self) -> bool {
-        self.ranks[0] == u64::MAX
-    }
-
-    /// Inserts a candidate in order; the last one drops out.
+impl Eligibility<'_> {
+    /// Returns whether evicting the entry in `bucket` would free nothing.
     #[inline]
-    fn put(&mut self, mut rank: u64) {
-        if rank < self.ranks[RUNNER_UPS + 1] {
-            for better in &mut self.ranks {
-                (*better, rank) = ((*better).min(rank), (*better).max(rank));
-            }
-        }
+    fn is_weightless(&self, bucket: usize) -> bool {
+        self.weights.is_some_and(|weights| weights[bucket] == 0)
     }
+}
 
-    /// Returns the bucket of a candidate.
-    fn bucket(rank: u64) -> usize {
-        if rank == u64::MAX { NO_BUCKET } else { rank as u32 as usize }
+/// Inserts a rank in order; the last one drops out. Without a branch, which no predictor could learn.
+#[inline]
+fn put(ranks: &mut [u64; KEPT], mut rank: u64) {
+    for better in ranks {
+        (*better, rank) = ((*better).min(rank), (*better).max(rank));
     }
+}
+
+/// Returns the bucket of a rank.
+fn bucket_of(rank: u64) -> usize {
+    if rank == NO_RANK { NO_BUCKET } else { rank as u32 as usize }
 }

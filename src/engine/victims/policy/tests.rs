@@ -94,13 +94,14 @@ impl Shard {
     /// Returns the evicted key and whether it had expired.
     fn evict(&mut self, exempt: Option<usize>) -> Option<(u64, bool)> {
         let (table, now) = (&self.table, self.now);
-        let look = |bucket: usize| match table[bucket] {
-            None => unreachable!("nobody asks for an empty bucket"),
-            Some(resident) if resident.deadline <= now => BucketState::Expired,
-            Some(_) => BucketState::Live,
+        let mut has_expired = |bucket: usize| {
+            table[bucket].expect("no call asks for an empty bucket").deadline <= now
         };
-        let may_have_expired = self.earliest_expiry <= now;
-        let bucket = self.policy.victim([exempt], false, may_have_expired, look)?;
+        let mut eligibility = Eligibility { exempt: [exempt, None], ..any() };
+        if self.earliest_expiry <= now {
+            eligibility.is_unreadable = Some(&mut has_expired);
+        }
+        let bucket = self.policy.victim(eligibility)?;
         assert_ne!(Some(bucket), exempt);
         let Resident { key, deadline } =
             self.table[bucket].expect("the bucket of a victim is full");
@@ -137,6 +138,16 @@ impl Shard {
     }
 }
 
+/// Any entry may be evicted.
+fn any<'a>() -> Eligibility<'a> {
+    Eligibility {
+        exempt: [None; MAX_EXEMPT],
+        weights: None,
+        is_unreadable: None,
+        may_decline: false,
+    }
+}
+
 /// Returns a hash whose upper bits are the same for all keys, as in one shard.
 fn hash(key: u64) -> u64 {
     key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 8 | 0x2a << 56
@@ -160,7 +171,7 @@ fn exempt_bucket_is_never_a_victim() {
     assert!(shard.evict(Some(bucket)).is_none());
     assert_eq!(shard.evict(None), Some((1, false)));
     assert!(shard.evict(None).is_none(), "no entry is left");
-    assert!(Policy::new(1).victim([], false, true, |_| BucketState::Live).is_none());
+    assert!(Policy::new(1).victim(any()).is_none());
 }
 
 #[test]
