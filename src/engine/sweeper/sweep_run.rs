@@ -37,7 +37,7 @@ const MOVE_COST: u64 = 16;
 /// Number of steps of the tag purge, or of the removal of failed loads, between two yields.
 const PURGE_STEPS: usize = 16;
 
-/// What a sweep leaves to the next one.
+/// Work and buffers that a sweep leaves to the next one.
 pub(crate) struct Leftovers<K, V> {
     /// Purge of entries whose tag was removed, if it has not ended.
     pub(super) tag_purge: Option<TagPurge>,

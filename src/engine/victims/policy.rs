@@ -103,7 +103,7 @@ pub(crate) struct Policy {
 /// The access words of a table, by bucket.
 pub(crate) type AccessWords = Box<[AtomicU16]>;
 
-/// What an eviction has to know of the entries in addition to their accesses.
+/// Conditions for a victim, in addition to the accesses of the entries.
 pub(crate) struct Eligibility<'a> {
     /// Buckets that are not evicted.
     pub(crate) exempt: [Option<usize>; MAX_EXEMPT],
