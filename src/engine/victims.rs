@@ -116,11 +116,11 @@ impl EvictionState {
     /// Chooses an entry to evict, but never an `exempt` bucket or an entry of weight 0. Prefers an unreadable entry, if
     /// the sample has one; `is_unreadable` is `None` if none can be. A shard that `may_decline` chooses none rather than
     /// a read entry that is protected, unless it has many entries without weights.
-    pub(crate) fn choose_victim<'a>(
-        &'a mut self,
+    pub(crate) fn choose_victim(
+        &mut self,
         exempt: [Option<usize>; MAX_EXEMPT],
         may_decline: bool,
-        is_unreadable: Option<&'a mut (dyn FnMut(usize) -> bool + 'a)>,
+        is_unreadable: Option<&dyn Fn(usize) -> bool>,
     ) -> Option<usize> {
         let Self { policy, weights, .. } = self;
         let may_decline = may_decline && (weights.is_some() || policy.len() < MAX_DECLINING);

@@ -131,18 +131,19 @@ where
         (is_full && now.is_expired(deadline)).then_some(Cause::Expired)
     }
 
-    /// Evicts live entries of the locked shard for a new entry, unless unreadable ones of any shard or deferred weight
-    /// come first: [`after_write`](Self::after_write) removes these.
+    /// Evicts live entries of the locked shard for a new entry with this hash and weight, unless unreadable ones of any
+    /// shard or deferred weight come first: [`after_write`](Self::after_write) removes these.
     #[inline]
     pub(in crate::engine) fn before_insert(
         &self,
         locked: &mut Shard<'_, K, V, S>,
-        weight: u32,
+        (hash, weight): (u64, u32),
         now: &impl Now,
         drop_queue: &mut DropQueue<K, V>,
     ) {
         let excess = self.bound.excess_of(u64::from(weight));
         if excess > 0 && self.bound.deferred.weight() == 0 && !self.may_have_unreadable(now) {
+            locked.prefetch_inserted(hash);
             locked.evict(excess, [None; 2], true, now, drop_queue);
         }
     }

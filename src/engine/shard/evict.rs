@@ -48,7 +48,7 @@ where
             let (table, state) = self.parts();
             let Some((eviction, tags)) = state.side_tables.eviction_and_tags() else { break };
             // Expired, or removed by a tag: no look-up returns it.
-            let mut is_unreadable = |bucket| {
+            let is_unreadable = |bucket| {
                 table.entry_at(bucket).is_some_and(|(_, entry)| {
                     let deadline = entry.deadline();
                     may_have_expired && now.is_expired(deadline)
@@ -57,8 +57,8 @@ where
                 })
             };
             let may_have_unreadable = may_have_expired || may_have_tag_removals;
-            let is_unreadable: Option<&mut dyn FnMut(usize) -> bool> =
-                if may_have_unreadable { Some(&mut is_unreadable) } else { None };
+            let is_unreadable: Option<&dyn Fn(usize) -> bool> =
+                if may_have_unreadable { Some(&is_unreadable) } else { None };
             let victim = eviction.choose_victim(exempt, may_decline, is_unreadable);
             // The next eviction of a large shard would wait for its victim's memory.
             if let Some(next) = eviction.next_victim() {

@@ -77,23 +77,24 @@ where
         let before = expired.len();
         state.index.rebase(stale_cutoff);
         let (mut windows, mut cursor) = (0, state.cursor);
+        // The next due window, whose memory is loaded while another one is examined.
+        let mut prefetched = None;
         while remaining > 0 && windows < WINDOWS_PER_LOCK {
             let (table, state) = self.parts();
             let end = buckets.min(cursor + remaining);
-            let Some(start) = state.index.next_due(cursor, end, stale_cutoff) else {
+            let next_due = |from| {
+                state
+                    .index
+                    .next_due(from, end, stale_cutoff)
+                    .inspect(|start| table.prefetch_window(*start))
+            };
+            let Some(start) = prefetched.take().or_else(|| next_due(cursor)) else {
                 remaining -= end - cursor;
                 cursor = end % buckets;
                 continue;
             };
+            prefetched = next_due(buckets.min(start + WINDOW));
             windows += 1;
-            // The memory of the next window is loaded while this one is examined.
-            if windows == 1 {
-                table.prefetch_window(start);
-            }
-            if let Some(next) = state.index.next_due(buckets.min(start + WINDOW), end, stale_cutoff)
-            {
-                table.prefetch_window(next);
-            }
             let max_expired = max_expired - (expired.len() - before);
             let end = buckets.min(start + WINDOW);
             let found = table.select_expired(start..end, max_expired, stale_cutoff);

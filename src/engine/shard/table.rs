@@ -214,6 +214,9 @@ const PAGE: usize = 4_096;
 const CACHE_LINE: usize = 64;
 
 impl<K, V> Table<K, V> {
+    /// Size of an entry in a bucket, in bytes.
+    const ENTRY_SIZE: usize = size_of::<(K, SharedValue<Entry<V>>)>();
+
     /// Returns an empty table without memory.
     pub(crate) fn new() -> Self {
         Self(RawTable::new())
@@ -310,9 +313,7 @@ impl<K, V> Table<K, V> {
 
     /// Prefetches the control bytes at which a search for this hash begins.
     pub(crate) fn prefetch_group(&self, hash: u64) {
-        // The control bytes begin at the end of the entries.
-        let group = self.0.data_end().as_ptr().cast::<u8>();
-        prefetch(group.wrapping_add(hash as usize & (self.buckets() - 1)));
+        prefetch(self.control_bytes().wrapping_add(hash as usize & (self.buckets() - 1)));
     }
 
     /// Prefetches the entries that may have this hash.
@@ -326,10 +327,8 @@ impl<K, V> Table<K, V> {
     /// Prefetches the entry in bucket `index` and its control byte.
     #[inline]
     pub(crate) fn prefetch_bucket(&self, index: usize) {
-        let control = self.0.data_end().as_ptr().cast::<u8>();
-        prefetch(control.wrapping_add(index));
-        let entry_size = size_of::<(K, SharedValue<Entry<V>>)>();
-        prefetch(control.wrapping_sub((index + 1).wrapping_mul(entry_size)));
+        prefetch(self.control_bytes().wrapping_add(index));
+        prefetch(self.entry_address(index));
     }
 
     /// Returns whether bucket `index` holds an entry.
@@ -387,7 +386,7 @@ impl<K, V> Table<K, V> {
     /// mapping is half of the cost of filling the table.
     pub(crate) fn touch_pages(&mut self) {
         assert!(self.is_empty(), "only the memory of an empty table may be overwritten");
-        let entries = self.buckets() * size_of::<(K, SharedValue<Entry<V>>)>();
+        let entries = self.buckets() * Self::ENTRY_SIZE;
         let (start, layout) = self.0.allocation_info();
         // The entries come first in the allocation, the control bytes after them.
         for offset in (0..entries.min(layout.size())).step_by(PAGE) {
@@ -419,14 +418,22 @@ impl<K, V> Table<K, V> {
     /// loads these lines at the same time; the search alone waits for some after the others.
     #[inline]
     pub(crate) fn prefetch_window(&self, start: usize) {
-        let control = self.0.data_end().as_ptr().cast::<u8>();
-        prefetch(control.wrapping_add(start));
-        let entry_size = size_of::<(K, SharedValue<Entry<V>>)>();
+        prefetch(self.control_bytes().wrapping_add(start));
         let deadline = offset_of!((K, SharedValue<Entry<V>>), 1) + Entry::<V>::DEADLINE_OFFSET;
-        let first = control.wrapping_sub((start + WINDOW).wrapping_mul(entry_size));
-        for line in (0..WINDOW * entry_size).step_by(entry_size.max(CACHE_LINE)) {
-            prefetch(first.wrapping_add(line + deadline));
+        let first = self.entry_address(start + WINDOW - 1).wrapping_add(deadline);
+        for line in (0..WINDOW * Self::ENTRY_SIZE).step_by(Self::ENTRY_SIZE.max(CACHE_LINE)) {
+            prefetch(first.wrapping_add(line));
         }
+    }
+
+    /// Returns the address of the control bytes, which begin at the end of the entries.
+    fn control_bytes(&self) -> *const u8 {
+        self.0.data_end().as_ptr().cast()
+    }
+
+    /// Returns the address of bucket `index`, for a prefetch. The entries lie in descending order.
+    fn entry_address(&self, index: usize) -> *const u8 {
+        self.control_bytes().wrapping_sub((index + 1).wrapping_mul(Self::ENTRY_SIZE))
     }
 
     /// Selects up to `max_selected` expired entries of the window in `range`.

@@ -341,8 +341,7 @@ where
                 locked.depart(new.take_key(), entry, cause, now, drop_queue);
                 return Stored { bucket: None, to_evict: 0 };
             }
-            locked.prefetch_inserted(hash);
-            room.before_insert(locked, weight, now, drop_queue);
+            room.before_insert(locked, (hash, weight), now, drop_queue);
         }
         let bucket = locked.insert(hash, new.take_key(), entry);
         let to_evict = locked.note_inserted(bucket, hash, weight);

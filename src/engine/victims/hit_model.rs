@@ -114,6 +114,7 @@ impl HitModel {
         for class in 0..CLASSES {
             self.set_worths(class, &observations);
         }
+        observations.is_stale = [false; CLASSES];
         true
     }
 

@@ -14,6 +14,7 @@
 //! 6. Memory is proportional to the number of entries, for any workload.
 
 mod credit;
+mod rank;
 #[cfg(all(test, not(shuttle)))]
 mod tests;
 
@@ -25,7 +26,12 @@ use std::{
     },
 };
 
-use self::credit::Credit;
+use smallvec::SmallVec;
+
+use self::{
+    credit::Credit,
+    rank::{KEPT, Rank, Ranks},
+};
 use super::{
     access_word::{AccessWord, MAX_ELAPSED},
     ghosts::Ghosts,
@@ -40,7 +46,7 @@ const SAMPLE: usize = 16;
 const MAX_SCAN: usize = 8 * SAMPLE;
 
 /// Maximum number of evictions that one sample serves.
-const SERVED: usize = 4;
+const SERVED: usize = KEPT - RUNNER_UPS;
 
 /// Least number of entries of a shard for each eviction that a sample serves, if it serves more than two: the entries
 /// that are inserted in the meantime must be a small part of the shard.
@@ -49,24 +55,8 @@ const ENTRIES_PER_SERVED: usize = 16;
 /// Number of candidates that are compared again the next time. Worth as much as a sample twice as large.
 const RUNNER_UPS: usize = 2;
 
-/// Number of candidates that are kept: the victims, and their runners-up.
-const KEPT: usize = SERVED + RUNNER_UPS;
-
 /// Maximum number of buckets that are exempt from one eviction.
 pub(crate) const MAX_EXEMPT: usize = 2;
-
-/// Bit of a rank above all others, which is set for read entries as long as unread ones are to be evicted first.
-const PROTECTED: u64 = 1 << 63;
-
-/// Position of the worth in a rank. From the highest bit: [`PROTECTED`], the worth, the time since the last access, and
-/// the bucket. So the order of two candidates, the least worth first and of equals the oldest, takes one comparison.
-const WORTH_SHIFT: u32 = u8::BITS + u32::BITS;
-
-/// Number of low bits of a worth that do not fit into a rank.
-const DROPPED_WORTH_BITS: u32 = 8;
-
-/// Candidates become the next victims without another sample if they are worth at most an eighth more than the first. Difference between two ranks, of the bits of their `f32`.
-const NEAR_TIE: u64 = 1 << (20 - DROPPED_WORTH_BITS + WORTH_SHIFT);
 
 /// Maximum number of observations that are collected before they are added to the shared hit model.
 const MAX_PENDING: usize = 64;
@@ -88,8 +78,7 @@ pub(crate) struct Policy {
     /// Number of entries at the last insert.
     len: usize,
     /// The next victims, unless they are accessed until then. The first one comes last.
-    preselected: [Preselected; SERVED],
-    preselected_len: usize,
+    preselected: SmallVec<[Preselected; SERVED]>,
     credit: Credit,
     /// State of a xorshift generator, never zero.
     random: u64,
@@ -104,13 +93,14 @@ pub(crate) struct Policy {
 pub(crate) type AccessWords = Box<[AtomicU16]>;
 
 /// Conditions for a victim, in addition to the accesses of the entries.
+#[derive(Clone, Copy)]
 pub(crate) struct Eligibility<'a> {
     /// Buckets that are not evicted.
     pub(crate) exempt: [Option<usize>; MAX_EXEMPT],
     /// Weights by bucket, if entries have any. Evicting an entry of weight 0 would free nothing.
     pub(crate) weights: Option<&'a [u32]>,
     /// Returns whether the entry of a full bucket is unreadable: expired, or removed by a tag. `None` if none is.
-    pub(crate) is_unreadable: Option<&'a mut (dyn FnMut(usize) -> bool + 'a)>,
+    pub(crate) is_unreadable: Option<&'a dyn Fn(usize) -> bool>,
     /// True if no victim is chosen when the sample has only read entries, and the shard no credit for one.
     pub(crate) may_decline: bool,
 }
@@ -123,15 +113,12 @@ struct Sample {
 
 #[derive(Clone, Copy)]
 struct Preselected {
-    rank: u64,
+    rank: Rank,
     access_word: u16,
 }
 
 /// Stands for no bucket.
 const NO_BUCKET: usize = usize::MAX;
-
-/// Rank of no bucket.
-const NO_RANK: u64 = u64::MAX;
 
 impl Policy {
     /// Returns the policy of the first shard of a cache. The same seed and the same calls choose the same victims.
@@ -153,8 +140,7 @@ impl Policy {
             runner_ups: [NO_BUCKET; RUNNER_UPS],
             newest: [NO_BUCKET; 2],
             len: 0,
-            preselected: [Preselected::NONE; SERVED],
-            preselected_len: 0,
+            preselected: SmallVec::new(),
             credit: Credit::default(),
             random: seed | 1,
             hit_model,
@@ -181,7 +167,7 @@ impl Policy {
         self.cursor = 0;
         self.runner_ups = [NO_BUCKET; RUNNER_UPS];
         self.newest = [NO_BUCKET; 2];
-        self.preselected_len = 0;
+        self.preselected.clear();
         mem::replace(&mut self.access_words, (0..buckets).map(|_| AtomicU16::new(0)).collect())
     }
 
@@ -199,8 +185,7 @@ impl Policy {
     /// Returns the next of the preselected victims.
     #[inline]
     pub(crate) fn next_victim(&self) -> Option<usize> {
-        let preselected = self.preselected[..self.preselected_len].last()?;
-        Some(bucket_of(preselected.rank))
+        self.preselected.last().map(|next| next.rank.bucket())
     }
 
     /// Records the insert of a new key into `bucket`, as one of `len` entries.
@@ -230,11 +215,11 @@ impl Policy {
     }
 
     /// Chooses a victim. Prefers an unreadable entry if the sample has one.
-    pub(crate) fn victim(&mut self, mut eligibility: Eligibility<'_>) -> Option<usize> {
+    pub(crate) fn victim(&mut self, eligibility: Eligibility<'_>) -> Option<usize> {
         // An exempt bucket seems to be empty during the search, which so compares no list.
         let exempt = eligibility.exempt;
         let hidden = exempt.map(|bucket| bucket.map_or(0, |bucket| mem::take(self.word(bucket))));
-        let victim = self.choose(&mut eligibility);
+        let victim = self.choose(&eligibility);
         for (bucket, hidden) in exempt.into_iter().zip(hidden) {
             if let Some(bucket) = bucket {
                 *self.word(bucket) |= hidden;
@@ -243,7 +228,7 @@ impl Policy {
         victim
     }
 
-    fn choose(&mut self, eligibility: &mut Eligibility<'_>) -> Option<usize> {
+    fn choose(&mut self, eligibility: &Eligibility<'_>) -> Option<usize> {
         if eligibility.is_unreadable.is_none()
             && let Some(next) = self.next_preselected(eligibility)
         {
@@ -255,15 +240,13 @@ impl Policy {
     /// Returns the next of the preselected victims that was not accessed since.
     #[inline]
     fn next_preselected(&mut self, eligibility: &Eligibility<'_>) -> Option<usize> {
-        while let [.., Preselected { rank, access_word }] = self.preselected[..self.preselected_len]
-        {
-            let bucket = bucket_of(rank);
-            let is_protected = rank >= PROTECTED;
-            if is_protected && eligibility.may_decline {
+        while let Some(Preselected { rank, access_word }) = self.preselected.last().copied() {
+            if rank.is_protected() && eligibility.may_decline {
                 return None;
             }
-            self.preselected_len -= 1;
-            let takes_credit = !is_protected && self.is_read(bucket);
+            self.preselected.pop();
+            let bucket = rank.bucket();
+            let takes_credit = !rank.is_protected() && self.is_read(bucket);
             if *self.word(bucket) == access_word
                 && !eligibility.is_weightless(bucket)
                 && (!takes_credit || self.credit.is_enough())
@@ -278,21 +261,22 @@ impl Policy {
     }
 
     /// Preselects the next victims from a new sample. Returns an unreadable entry, if the sample has one.
-    fn search(&mut self, eligibility: &mut Eligibility<'_>) -> Option<usize> {
+    fn search(&mut self, eligibility: &Eligibility<'_>) -> Option<usize> {
         if !self.has_census {
             self.take_census();
         }
-        let protected = self.protected();
-        let mut ranks = [NO_RANK; KEPT];
+        let protects_read = !self.credit.is_enough();
+        let mut ranks = Ranks::new();
         let mut sample = self.earlier_candidates();
         let (mut sampled, mut scanned) = (0, 0);
         // Until a candidate has been found, all buckets are scanned: weightless entries do not count.
         while scanned < self.access_words.len()
-            && (ranks[0] == NO_RANK || sampled < SAMPLE && scanned < MAX_SCAN)
+            && (ranks.is_empty() || sampled < SAMPLE && scanned < MAX_SCAN)
         {
-            let max_len = if ranks[0] == NO_RANK { SAMPLE } else { SAMPLE - sampled };
+            let max_len = if ranks.is_empty() { SAMPLE } else { SAMPLE - sampled };
             let (count, end) = self.add_sample(&mut sample, max_len);
-            if let Some(unreadable) = self.consider(&sample, eligibility, protected, &mut ranks) {
+            if let Some(unreadable) = self.consider(&sample, eligibility, protects_read, &mut ranks)
+            {
                 return Some(unreadable);
             }
             sample.len = 0;
@@ -320,40 +304,29 @@ impl Policy {
     }
 
     /// Preselects the candidates that are worth about as much as the first. The next ones are the runners-up.
-    fn preselect(&mut self, ranks: &[u64; KEPT]) {
-        let near = ranks[0].saturating_add(NEAR_TIE) >> WORTH_SHIFT;
-        let is_near = |rank: &&u64| **rank != NO_RANK && **rank >> WORTH_SHIFT <= near;
+    fn preselect(&mut self, ranks: &Ranks) {
         // Of protected entries just one: at the next eviction, the shard has an unread entry.
-        let served = match ranks[0] < PROTECTED {
-            true => (self.len / ENTRIES_PER_SERVED).clamp(2, SERVED),
-            false => 1,
+        let served = match ranks.get(0).is_some_and(Rank::is_protected) {
+            true => 1,
+            false => (self.len / ENTRIES_PER_SERVED).clamp(2, SERVED),
         };
-        let count = ranks[..served].iter().take_while(is_near).count();
-        self.preselected_len = count;
-        for (position, rank) in ranks[..count].iter().rev().enumerate() {
-            let access_word = *self.word(bucket_of(*rank));
-            self.preselected[position] = Preselected { rank: *rank, access_word };
+        let count = ranks.near_first().min(served);
+        self.preselected.clear();
+        for rank in (0..count).rev().filter_map(|position| ranks.get(position)) {
+            let access_word = *self.word(rank.bucket());
+            self.preselected.push(Preselected { rank, access_word });
         }
-        self.runner_ups = [ranks[count], ranks[count + 1]].map(bucket_of);
+        self.runner_ups = ranks.buckets_from(count, NO_BUCKET);
     }
 
-    /// Returns [`PROTECTED`] if read entries are protected at present, else 0.
-    fn protected(&self) -> u64 {
-        if self.credit.is_enough() { 0 } else { PROTECTED }
-    }
-
-    /// Returns the rank of the entry in `bucket`, whose hits have been learnt from. `protected` is that of read entries.
+    /// Returns the rank of the entry in `bucket`, whose hits have been learnt from.
     #[inline]
-    fn rank(&self, bucket: usize, protected: u64) -> u64 {
+    fn rank(&self, bucket: usize, protects_read: bool) -> Rank {
         let now = self.clock.now();
         let access_word = AccessWord(self.access_words[bucket].load(Relaxed));
         let worth = self.hit_model.worth(access_word.stored_class(), access_word.age(now));
-        let younger = u8::MAX - access_word.elapsed(now);
-        let protected = if access_word.is_read() { protected } else { 0 };
-        protected
-            | u64::from(worth >> DROPPED_WORTH_BITS) << WORTH_SHIFT
-            | u64::from(younger) << u32::BITS
-            | bucket as u64
+        let is_protected = protects_read && access_word.is_read();
+        Rank::new(is_protected, worth, access_word.elapsed(now), bucket)
     }
 
     /// Returns the access word of a bucket of the table.
@@ -370,7 +343,7 @@ impl Policy {
 
     /// Returns whether the entry in `bucket`, whose hits have been learnt from, was read.
     fn is_read(&mut self, bucket: usize) -> bool {
-        AccessWord(*self.access_words[bucket].get_mut()).is_read()
+        AccessWord(*self.word(bucket)).is_read()
     }
 
     /// Learns from the entries that are resident when the shard is full for the first time. Hits are learnt when an
@@ -423,12 +396,12 @@ impl Policy {
     fn consider(
         &mut self,
         sample: &Sample,
-        eligibility: &mut Eligibility<'_>,
-        protected: u64,
-        ranks: &mut [u64; KEPT],
+        eligibility: &Eligibility<'_>,
+        protects_read: bool,
+        ranks: &mut Ranks,
     ) -> Option<usize> {
         let buckets = || sample.buckets[..sample.len].iter().map(|bucket| *bucket as usize);
-        if let Some(is_unreadable) = &mut eligibility.is_unreadable
+        if let Some(is_unreadable) = eligibility.is_unreadable
             && let Some(unreadable) = buckets().find(|bucket| is_unreadable(*bucket))
         {
             return Some(unreadable);
@@ -436,7 +409,7 @@ impl Policy {
         buckets().for_each(|bucket| _ = self.current(bucket));
         for bucket in buckets() {
             if !eligibility.is_weightless(bucket) {
-                put(ranks, self.rank(bucket, protected));
+                ranks.put(self.rank(bucket, protects_read));
             }
         }
         None
@@ -510,27 +483,10 @@ impl Policy {
     }
 }
 
-impl Preselected {
-    const NONE: Self = Self { rank: NO_RANK, access_word: 0 };
-}
-
 impl Eligibility<'_> {
     /// Returns whether evicting the entry in `bucket` would free nothing.
     #[inline]
     fn is_weightless(&self, bucket: usize) -> bool {
         self.weights.is_some_and(|weights| weights[bucket] == 0)
     }
-}
-
-/// Inserts a rank in order; the last one drops out. Without a branch, which no predictor could learn.
-#[inline]
-fn put(ranks: &mut [u64; KEPT], mut rank: u64) {
-    for better in ranks {
-        (*better, rank) = ((*better).min(rank), (*better).max(rank));
-    }
-}
-
-/// Returns the bucket of a rank.
-fn bucket_of(rank: u64) -> usize {
-    if rank == NO_RANK { NO_BUCKET } else { rank as u32 as usize }
 }

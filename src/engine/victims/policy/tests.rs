@@ -94,12 +94,12 @@ impl Shard {
     /// Returns the evicted key and whether it had expired.
     fn evict(&mut self, exempt: Option<usize>) -> Option<(u64, bool)> {
         let (table, now) = (&self.table, self.now);
-        let mut has_expired = |bucket: usize| {
+        let has_expired = |bucket: usize| {
             table[bucket].expect("no call asks for an empty bucket").deadline <= now
         };
-        let mut eligibility = Eligibility { exempt: [exempt, None], ..any() };
+        let mut eligibility = Eligibility { exempt: [exempt, None], ..ANY };
         if self.earliest_expiry <= now {
-            eligibility.is_unreadable = Some(&mut has_expired);
+            eligibility.is_unreadable = Some(&has_expired);
         }
         let bucket = self.policy.victim(eligibility)?;
         assert_ne!(Some(bucket), exempt);
@@ -139,14 +139,12 @@ impl Shard {
 }
 
 /// Any entry may be evicted.
-fn any<'a>() -> Eligibility<'a> {
-    Eligibility {
-        exempt: [None; MAX_EXEMPT],
-        weights: None,
-        is_unreadable: None,
-        may_decline: false,
-    }
-}
+const ANY: Eligibility<'static> = Eligibility {
+    exempt: [None; MAX_EXEMPT],
+    weights: None,
+    is_unreadable: None,
+    may_decline: false,
+};
 
 /// Returns a hash whose upper bits are the same for all keys, as in one shard.
 fn hash(key: u64) -> u64 {
@@ -171,7 +169,7 @@ fn exempt_bucket_is_never_a_victim() {
     assert!(shard.evict(Some(bucket)).is_none());
     assert_eq!(shard.evict(None), Some((1, false)));
     assert!(shard.evict(None).is_none(), "no entry is left");
-    assert!(Policy::new(1).victim(any()).is_none());
+    assert!(Policy::new(1).victim(ANY).is_none());
 }
 
 #[test]
