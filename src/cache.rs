@@ -53,7 +53,7 @@ pub use self::{
 };
 #[cfg(feature = "redis")]
 pub(crate) use self::{
-    freshness_policy::{RefreshErrorHook, Settings},
+    freshness_policy::{FreshnessSettings, RefreshErrorHook},
     load::REFRESH_TIMEOUT,
     reentrancy::ReentrancyScope,
 };

@@ -25,11 +25,11 @@ pub(crate) mod runtime_thread;
 pub(crate) mod seconds;
 pub(crate) mod shard;
 pub(crate) mod shards;
+pub(crate) mod shared_state;
 #[cfg(any(feature = "dashboard", feature = "redis"))]
 pub(crate) mod shown_hash;
 pub(crate) mod slot_index;
 pub(crate) mod split_mix;
-pub(crate) mod state;
 pub(crate) mod store;
 pub(crate) mod sweeper;
 pub(crate) mod sync;

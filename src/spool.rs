@@ -23,7 +23,7 @@ use serde::Serialize;
 pub use self::stats::SpoolStats;
 use self::{
     any_queue::AnyQueue,
-    writer::{Settings, Writer},
+    writer::{Writer, WriterSettings},
 };
 use crate::{
     dirq::{Purge, Schema},
@@ -97,7 +97,7 @@ const PURGE_EVERY: Duration = Duration::from_secs(600);
 #[derive(Clone)]
 pub struct Spool {
     writer: Arc<Writer>,
-    settings: Settings,
+    settings: WriterSettings,
 }
 
 impl Spool {
@@ -126,7 +126,7 @@ impl Spool {
         }
         let purge = (PURGE_EVERY, Purge::default().max_lock(Duration::ZERO));
         let causes = Cause::Expired.bit();
-        let settings = Settings { causes, skip_too_large: false, purge: Some(purge) };
+        let settings = WriterSettings { causes, skip_too_large: false, purge: Some(purge) };
         let writer = Arc::new(Writer::new(queue));
         #[cfg(feature = "metrics")]
         metrics::register_spool(&writer);

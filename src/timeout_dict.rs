@@ -11,13 +11,13 @@ mod builder;
 mod claim;
 mod dead;
 mod deadline_queue;
+mod dict_state;
 mod entries;
 mod expired;
 #[cfg(all(test, shuttle))]
 mod interleavings;
 #[cfg(feature = "metrics")]
 mod metrics;
-mod state;
 mod turn_watch;
 mod turns;
 
@@ -30,9 +30,9 @@ use std::{
 
 use equivalent::Equivalent;
 
+use self::dict_state::DictState;
 #[cfg(all(feature = "metrics", feature = "redis"))]
 pub(crate) use self::metrics::SERIES;
-use self::state::DictState;
 pub use self::{builder::TimeoutDictBuilder, claim::Claim, dead::DeadLetter};
 use crate::engine::{
     clock::{Deadline, Tick},

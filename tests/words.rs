@@ -5,7 +5,7 @@
 #![cfg(not(lean))]
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     fmt::Write,
     fs,
     path::{Path, PathBuf},
@@ -119,6 +119,26 @@ const OLD_NAMES: &[(&str, &str)] = &[
     ("src/redis/client", "Asked Line Link asked"),
 ];
 
+/// Names of types that are defined more than once in `src`, and why.
+const SHARED_TYPE_NAMES: &[(&str, &str)] = &[
+    (
+        "the embedded type and its counterpart on Redis, as api.md names them",
+        "Cache Claim Events ExpiringSet ExpiringSetBuilder LimiterStats LosslessEvents Permit RateLimiter \
+         RateLimiterBuilder TimeoutDict TimeoutDictBuilder",
+    ),
+    (
+        "the same part of the embedded type and of its counterpart on Redis",
+        "Charges CurrentLimits DictState LimitSet Remaining TopDenied",
+    ),
+    ("each feature with errors has its own type, as api.md names it", "Error"),
+    ("private to its file: the data that a lock guards, or of a state machine", "State"),
+    ("one definition per operating system", "WatchId Watcher"),
+];
+
+/// Folders and files of `src` that are compiled only into tests.
+const TEST_CODE: &str =
+    r"(^|/|_)(tests|interleavings|fault_injection|fuzzing|shuttle_map)(/|\.rs$)";
+
 /// Comments, strings and characters of Rust.
 static TOKEN: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(
@@ -199,6 +219,33 @@ fn old_names_do_not_return() {
 }
 
 /// Operators search the guide for a message that they see, and alert on messages that they find in the guide.
+#[test]
+fn one_name_is_one_type() {
+    let test_code = Regex::new(TEST_CODE).unwrap();
+    let definition =
+        Regex::new(r"(?m)^(?:pub(?:\([^)]*\))? )?(?:struct|enum|union|trait|type) (\w+)").unwrap();
+    let mut paths: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for (path, text) in texts() {
+        if !path.starts_with("src/") || !path.ends_with(".rs") || test_code.is_match(&path) {
+            continue;
+        }
+        for found in definition.captures_iter(&Source::new(&text).code) {
+            paths.entry(found[1].to_owned()).or_default().push(path.clone());
+        }
+    }
+    assert!(paths.len() > 500, "only {} types were found", paths.len());
+    let mut exempt: BTreeSet<_> =
+        SHARED_TYPE_NAMES.iter().flat_map(|(_, names)| names.split_whitespace()).collect();
+    let mut report = String::new();
+    for (name, paths) in paths.iter().filter(|(_, paths)| paths.len() > 1) {
+        if !exempt.remove(name.as_str()) {
+            let _ = writeln!(report, "{name}: {}", paths.join(", "));
+        }
+    }
+    assert!(report.is_empty(), "names of more than one type:\n{report}");
+    assert!(exempt.is_empty(), "exceptions that are not needed: {exempt:?}");
+}
+
 #[test]
 fn guide_lists_every_log_message() {
     let (files, guide): (Vec<_>, Vec<_>) = texts()

@@ -24,9 +24,9 @@ use super::limiter::RedisBackend;
 use super::{
     Headers,
     decision::RateLimitDecision,
-    headers::{Field, Partition, Policy, remove_fields},
+    headers::{LimitFields, Partition, PolicyFields, remove_fields},
     key::{ExtractedKey, Extractor, KeyExtractor},
-    limiter::{Backend, Decision, LayerPermit},
+    limiter::{Backend, BackendDecision, LayerPermit},
     limits_lookup::LimitsLookup,
     response::{forbid_storing, grpc_denial, is_grpc, problem},
     retry_after::{RetryAfter, jittered},
@@ -35,16 +35,16 @@ use super::{
 use crate::rate_limit::{Limit, Limited, PerLimit, RateLimiter, Remaining, Standing};
 
 /// Next step of a request.
-pub(super) enum Step<K, S> {
+pub(super) enum RequestStep<K, S> {
     /// Extract the key.
     Extract(Extractor<K>),
     /// Look up the limits of the key.
     LookUp(K, u32, Arc<LimitsLookup<K>>),
     /// Wait until the request passes, up to a maximum.
-    Wait(Check<K>, RateLimiter<K, S>, Duration),
+    Wait(PendingCheck<K>, RateLimiter<K, S>, Duration),
     /// Ask the limiter on Redis.
     #[cfg(feature = "redis")]
-    Ask(Check<K>, Arc<RedisBackend<K>>),
+    Ask(PendingCheck<K>, Arc<RedisBackend<K>>),
     Decided(Verdict<K>),
 }
 
@@ -52,9 +52,9 @@ pub(super) enum Step<K, S> {
 pub(super) type Verdict<K> = ControlFlow<Response, Admission<K>>;
 
 /// Charge of an admitted request; `None` if it is not limited, or if the decision is unknown.
-pub(super) type Admission<K> = Option<Charged<K>>;
+pub(super) type Admission<K> = Option<ChargedRequest<K>>;
 
-pub(super) struct Charged<K> {
+pub(super) struct ChargedRequest<K> {
     pub(super) limits: Option<Arc<[Limit]>>,
     pub(super) remaining: PerLimit<Remaining>,
     /// Partition key of the fields.
@@ -71,7 +71,7 @@ pub(super) struct Correctable<K> {
 }
 
 /// Request that is limited, and not charged yet.
-pub(super) struct Check<K> {
+pub(super) struct PendingCheck<K> {
     key: K,
     cost: u32,
     /// Limits of the request; `None` for the limiter's own, which may change while the request waits.
@@ -88,34 +88,34 @@ where
 {
     /// Charges a request as far as possible without waiting; [`continue_with`](Settings::continue_with) does the rest.
     #[inline]
-    pub(super) fn admit(&self, parts: &mut Parts) -> Step<K, S> {
+    pub(super) fn admit(&self, parts: &mut Parts) -> RequestStep<K, S> {
         // Before the key is extracted: a health check may have none.
         if !self.enabled || self.skip.as_ref().is_some_and(|skip| skip(parts)) {
             if let KeyExtractor::Recording(key) = &self.key {
                 let _ = key(parts);
             }
-            return Step::Decided(ControlFlow::Continue(None));
+            return RequestStep::Decided(ControlFlow::Continue(None));
         }
         match &self.key {
             KeyExtractor::Function(key) => self.check(key(parts), parts),
             KeyExtractor::Recording(key) => self.check(key(parts), parts),
-            KeyExtractor::FromRequest(extract) => Step::Extract(extract.clone()),
+            KeyExtractor::FromRequest(extract) => RequestStep::Extract(extract.clone()),
         }
     }
 
     pub(super) async fn continue_with(
         &self,
-        mut step: Step<K, S>,
+        mut step: RequestStep<K, S>,
         parts: &mut Parts,
     ) -> Verdict<K> {
         loop {
             step = match step {
-                Step::Extract(extract) => self.check(extract(parts).await, parts),
-                Step::LookUp(key, cost, lookup) => {
+                RequestStep::Extract(extract) => self.check(extract(parts).await, parts),
+                RequestStep::LookUp(key, cost, lookup) => {
                     let limits = lookup.get(key.clone()).await;
                     self.check_by(key, cost, limits, parts)
                 }
-                Step::Wait(check, limiter, max_wait) => {
+                RequestStep::Wait(check, limiter, max_wait) => {
                     let (limits_override, start) =
                         (check.limits_override.as_deref(), Instant::now());
                     let (key, cost) = (&check.key, check.cost);
@@ -128,10 +128,14 @@ where
                     };
                     let permit = decided.map(LayerPermit::Memory);
                     let waited = has_waited.then(|| start.elapsed());
-                    return self.conclude(check, Decision { permit, remaining, waited }, parts);
+                    return self.conclude(
+                        check,
+                        BackendDecision { permit, remaining, waited },
+                        parts,
+                    );
                 }
                 #[cfg(feature = "redis")]
-                Step::Ask(check, redis) => {
+                RequestStep::Ask(check, redis) => {
                     let (limits_override, max_wait) =
                         (check.limits_override.as_deref(), self.max_wait());
                     let probes = self.charge_failures.is_some();
@@ -145,28 +149,32 @@ where
                         Err(error) => return ControlFlow::Break(error.into_response()),
                     }
                 }
-                Step::Decided(verdict) => return verdict,
+                RequestStep::Decided(verdict) => return verdict,
             }
         }
     }
 
     /// Charges a request by its key, if the limits are known and the limiter decides immediately.
     #[inline]
-    fn check(&self, key: ExtractedKey<K>, parts: &Parts) -> Step<K, S> {
+    fn check(&self, key: ExtractedKey<K>, parts: &Parts) -> RequestStep<K, S> {
         let key = match key {
             ControlFlow::Continue(Some(key)) => key,
-            ControlFlow::Continue(None) => return Step::Decided(ControlFlow::Continue(None)),
+            ControlFlow::Continue(None) => {
+                return RequestStep::Decided(ControlFlow::Continue(None));
+            }
             ControlFlow::Break(_) if self.shadow => {
                 tracing::debug!("shadow layer admitted a request without a key");
-                return Step::Decided(ControlFlow::Continue(None));
+                return RequestStep::Decided(ControlFlow::Continue(None));
             }
-            ControlFlow::Break(rejection) => return Step::Decided(ControlFlow::Break(rejection)),
+            ControlFlow::Break(rejection) => {
+                return RequestStep::Decided(ControlFlow::Break(rejection));
+            }
         };
         let cost = self.cost.as_ref().map_or(1, |cost| cost(parts));
         let limits = match &self.limits {
             Limits::Own => None,
             Limits::Function(limits) => limits(parts, &key),
-            Limits::LookUp(lookup) => return Step::LookUp(key, cost, lookup.clone()),
+            Limits::LookUp(lookup) => return RequestStep::LookUp(key, cost, lookup.clone()),
         };
         self.check_by(key, cost, limits, parts)
     }
@@ -179,17 +187,22 @@ where
         cost: u32,
         limits_override: Option<Arc<[Limit]>>,
         parts: &Parts,
-    ) -> Step<K, S> {
+    ) -> RequestStep<K, S> {
         // `conclude` compares it with the limits after the decision, and so detects a change in between.
         let changed = if limits_override.is_none() { self.limiter.changed_limits() } else { None };
         let partition = self.partition_key.as_ref().and_then(|partition_key| partition_key(&key));
         // The key is shortened last: the user's functions get the whole key.
-        let check =
-            Check { key: self.limiter.bounded(key), cost, limits_override, changed, partition };
+        let check = PendingCheck {
+            key: self.limiter.bounded(key),
+            cost,
+            limits_override,
+            changed,
+            partition,
+        };
         match self.limiter.backend() {
             Backend::Memory(limiter) => {
                 if let Some(max_wait) = self.max_wait() {
-                    return Step::Wait(check, limiter.clone(), max_wait);
+                    return RequestStep::Wait(check, limiter.clone(), max_wait);
                 }
                 let limits_override = check.limits_override.as_deref();
                 let (decided, remaining) = match self.charge_failures {
@@ -197,11 +210,11 @@ where
                     Some(_) => limiter.probe(&check.key, check.cost, limits_override),
                 };
                 let permit = decided.map(LayerPermit::Memory);
-                let decision = Decision { permit, remaining, waited: None };
-                Step::Decided(self.conclude(check, decision, parts))
+                let decision = BackendDecision { permit, remaining, waited: None };
+                RequestStep::Decided(self.conclude(check, decision, parts))
             }
             #[cfg(feature = "redis")]
-            Backend::Redis(redis) => Step::Ask(check, redis.clone()),
+            Backend::Redis(redis) => RequestStep::Ask(check, redis.clone()),
         }
     }
 
@@ -209,7 +222,7 @@ where
     /// service.
     #[inline]
     pub(super) fn insert_standing(&self, admission: &Admission<K>, extensions: &mut Extensions) {
-        let Some(Charged { limits, remaining, .. }) = admission else { return };
+        let Some(ChargedRequest { limits, remaining, .. }) = admission else { return };
         // `None` if the request has no limits of its own, and `set_limits` was never called.
         let limits = limits.as_deref().unwrap_or(&self.own_limits);
         let least = limits.iter().zip(&**remaining).min_by_key(|(_, left)| left.units);
@@ -221,9 +234,14 @@ where
 
     /// Converts a limiter's decision. Inlined, because the decision is large and would be copied.
     #[inline(always)]
-    fn conclude(&self, check: Check<K>, decision: Decision, parts: &Parts) -> Verdict<K> {
-        let Check { key, cost, limits_override, changed, partition } = check;
-        let Decision { permit, mut remaining, waited } = decision;
+    fn conclude(
+        &self,
+        check: PendingCheck<K>,
+        decision: BackendDecision,
+        parts: &Parts,
+    ) -> Verdict<K> {
+        let PendingCheck { key, cost, limits_override, changed, partition } = check;
+        let BackendDecision { permit, mut remaining, waited } = decision;
         let limits = limits_override.or_else(|| {
             let present = self.limiter.changed_limits();
             // By address: both are alive, so equal addresses are the same limits.
@@ -243,7 +261,12 @@ where
                     || self.charge_after.is_some()
                     || self.charge_sent.is_some();
                 let correctable = may_correct.then(|| Box::new(Correctable { key, permit, cost }));
-                ControlFlow::Continue(Some(Charged { limits, remaining, partition, correctable }))
+                ControlFlow::Continue(Some(ChargedRequest {
+                    limits,
+                    remaining,
+                    partition,
+                    correctable,
+                }))
             }
             Err(limited) if self.shadow => {
                 self.limiter.count_shadowed();
@@ -325,10 +348,11 @@ where
             return;
         }
         let now = self.limiter.lazy_now();
-        let policy = limits.map(Policy::of);
+        let policy = limits.map(PolicyFields::of);
         let partition = Partition { policy: policy.as_ref().unwrap_or(&self.policy), key };
         let limits = limits.unwrap_or(&self.own_limits);
-        let fields = limits.iter().zip(remaining).map(|(limit, left)| Field::of(limit, left, &now));
+        let fields =
+            limits.iter().zip(remaining).map(|(limit, left)| LimitFields::of(limit, left, &now));
         match denied {
             None => self.headers.add(partition, fields, headers),
             Some(retry_after) => {

@@ -60,7 +60,7 @@ type List = SmallVec<[u8; 128]>;
 
 /// Parts of the fields that are the same in all responses under the same limits.
 #[derive(Clone)]
-pub(super) struct Policy {
+pub(super) struct PolicyFields {
     field: HeaderValue,
     /// Member of the policy field for each limit.
     policies: Box<[String]>,
@@ -71,13 +71,13 @@ pub(super) struct Policy {
 /// Policy together with the partition key of one response, as it is written into the fields.
 #[derive(Clone, Copy)]
 pub(super) struct Partition<'a> {
-    pub(super) policy: &'a Policy,
+    pub(super) policy: &'a PolicyFields,
     pub(super) key: Option<&'a str>,
 }
 
 /// Values of the fields for one limit.
 #[derive(Clone)]
-pub(super) struct Field<'a> {
+pub(super) struct LimitFields<'a> {
     limit: &'a Limit,
     remaining: u32,
     /// Seconds until more units are available.
@@ -90,7 +90,7 @@ impl Headers {
     pub(super) fn add<'a>(
         self,
         partition: Partition<'_>,
-        fields: impl Iterator<Item = Field<'a>> + Clone,
+        fields: impl Iterator<Item = LimitFields<'a>> + Clone,
         headers: &mut HeaderMap,
     ) {
         // A structured field with an empty list is omitted (RFC 9651, 4.1).
@@ -105,7 +105,7 @@ impl Headers {
         }
         if matches!(self, Headers::Legacy | Headers::Both)
             && !headers.contains_key(LEGACY_LIMIT)
-            && let Some(least) = fields.min_by_key(Field::scarcity)
+            && let Some(least) = fields.min_by_key(LimitFields::scarcity)
         {
             headers.insert(LEGACY_LIMIT, least.limit.quota().into());
             headers.insert(LEGACY_REMAINING, least.remaining.into());
@@ -117,7 +117,7 @@ impl Headers {
     pub(super) fn replace<'a>(
         self,
         partition: Partition<'_>,
-        fields: impl Iterator<Item = Field<'a>> + Clone,
+        fields: impl Iterator<Item = LimitFields<'a>> + Clone,
         headers: &mut HeaderMap,
     ) {
         remove_fields(headers);
@@ -131,7 +131,7 @@ pub(super) fn remove_fields(headers: &mut HeaderMap) {
     }
 }
 
-impl Policy {
+impl PolicyFields {
     pub(super) fn of(limits: &[Limit]) -> Self {
         // The two characters that a string of a structured field escapes (RFC 9651, 4.1.6).
         let escaped = |name: &str| name.replace('\\', r"\\").replace('"', r#"\""#);
@@ -161,7 +161,7 @@ impl Partition<'_> {
     }
 
     /// Returns the members of the fields; `None` if there are none.
-    fn rate_limit<'a>(&self, fields: impl Iterator<Item = Field<'a>>) -> Option<HeaderValue> {
+    fn rate_limit<'a>(&self, fields: impl Iterator<Item = LimitFields<'a>>) -> Option<HeaderValue> {
         let mut list = List::new();
         for (member, field) in self.policy.members.iter().zip(fields) {
             if !list.is_empty() {
@@ -189,7 +189,7 @@ impl Partition<'_> {
     }
 }
 
-impl<'a> Field<'a> {
+impl<'a> LimitFields<'a> {
     pub(super) fn of(limit: &'a Limit, left: &Remaining, now: &impl Now) -> Self {
         let more_after = left.more_at.map(|at| whole_seconds_until(at, now));
         Self { limit, remaining: left.units, more_after }

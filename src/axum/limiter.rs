@@ -68,7 +68,7 @@ impl LayerPermit {
 }
 
 /// Decision of a backend about a request.
-pub(super) struct Decision {
+pub(super) struct BackendDecision {
     pub(super) permit: Result<LayerPermit, Limited>,
     /// Remaining quota, by limit; empty if it is unknown.
     pub(super) remaining: PerLimit<Remaining>,
@@ -149,7 +149,7 @@ impl<K> RedisBackend<K> {
         limits: Option<&[Limit]>,
         max_wait: Option<Duration>,
         probes: bool,
-    ) -> Result<Decision, redis::Error> {
+    ) -> Result<BackendDecision, redis::Error> {
         let subject = (self.subject)(&self.limiter, key)?;
         let start = Instant::now();
         let (outcome, left, has_waited) = if probes {
@@ -157,7 +157,7 @@ impl<K> RedisBackend<K> {
         } else {
             self.limiter.decide(subject, cost, limits, max_wait).await?
         };
-        Ok(Decision {
+        Ok(BackendDecision {
             permit: outcome.map(LayerPermit::Redis),
             remaining: self.in_ticks(&left),
             waited: has_waited.then(|| start.elapsed()),

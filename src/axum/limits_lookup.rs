@@ -31,11 +31,11 @@ pub(super) struct LimitsLookup<K> {
 }
 
 type LookUpFn<K> =
-    Arc<dyn Fn(K) -> BoxFuture<'static, Result<LimitsOverride, Failed>> + Send + Sync>;
+    Arc<dyn Fn(K) -> BoxFuture<'static, Result<LimitsOverride, LookupFailed>> + Send + Sync>;
 
 /// Failure of a look-up, which was reported when it occurred.
 #[derive(Debug)]
-struct Failed;
+struct LookupFailed;
 
 impl<K: Hash + Eq + Clone + Send + Sync + 'static> LimitsLookup<K> {
     pub(super) fn new<F>(ttl: Duration, look_up: impl Fn(K) -> F + Send + Sync + 'static) -> Self
@@ -44,7 +44,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> LimitsLookup<K> {
     {
         Self::fallible(ttl, move |key| {
             let limits = look_up(key);
-            async move { Ok::<_, Failed>(limits.await) }
+            async move { Ok::<_, LookupFailed>(limits.await) }
         })
     }
 
@@ -67,7 +67,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> LimitsLookup<K> {
             Box::pin(async move {
                 limits.await.map_err(|error| {
                     log_failure(&error, &quiet_until);
-                    Failed
+                    LookupFailed
                 })
             })
         });

@@ -10,7 +10,7 @@ use serde_json::json;
 use super::retry_after;
 use super::{
     Headers,
-    headers::{Field, Partition, Policy, byte_sequence, policy_name},
+    headers::{LimitFields, Partition, PolicyFields, byte_sequence, policy_name},
     retry_after::RetryAfter,
     retry_info::status_details,
 };
@@ -54,8 +54,8 @@ impl IntoResponse for Limited {
     fn into_response(self) -> Response {
         let retry_after = RetryAfter::of(&self);
         let mut response = problem(&self, &retry_after);
-        let policy = Policy::of(std::slice::from_ref(retry_after.limit));
-        let fields = Field::denied(&self, &retry_after).into_iter();
+        let policy = PolicyFields::of(std::slice::from_ref(retry_after.limit));
+        let fields = LimitFields::denied(&self, &retry_after).into_iter();
         let partition = Partition { policy: &policy, key: None };
         Headers::Draft11.replace(partition, fields, response.headers_mut());
         response.extensions_mut().insert(self);

@@ -21,7 +21,7 @@ use pin_project_lite::pin_project;
 use tower_service::Service;
 
 use super::{
-    admission::{Admission, Step},
+    admission::{Admission, RequestStep},
     body::RateLimitBody,
     settings::Settings,
 };
@@ -79,13 +79,13 @@ where
         let settings = self.settings.clone();
         // The decision is made in `call`, because `poll_ready` has no request.
         let step = match settings.admit(&mut parts) {
-            Step::Decided(ControlFlow::Continue(admission)) => {
+            RequestStep::Decided(ControlFlow::Continue(admission)) => {
                 settings.insert_standing(&admission, &mut parts.extensions);
                 // This very service, not a clone: `poll_ready` has reserved its capacity.
                 let inner = self.inner.call(Request::from_parts(parts, body));
                 return RateLimitFuture { answer: Answer::Passed { inner, settings, admission } };
             }
-            Step::Decided(ControlFlow::Break(response)) => {
+            RequestStep::Decided(ControlFlow::Break(response)) => {
                 // Also by a denied request: the inner service is not called for it.
                 self.give_back();
                 return RateLimitFuture::boxed(async { Ok(own_response(response).await) });

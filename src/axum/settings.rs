@@ -11,7 +11,7 @@ use super::{
     Headers,
     body_meter::SentCostFn,
     decision::RateLimitDecision,
-    headers::Policy,
+    headers::PolicyFields,
     key::{KeyExtractor, RequestFn},
     limiter::LayerLimiter,
     limits_lookup::{LimitsLookup, LimitsOverride},
@@ -42,7 +42,7 @@ pub(super) struct Settings<K, S> {
     pub(super) headers: Headers,
     /// The limiter's own limits when the layer was built. Later ones are passed with each request.
     pub(super) own_limits: Arc<[Limit]>,
-    pub(super) policy: Policy,
+    pub(super) policy: PolicyFields,
 }
 
 /// Source of a request's limits.
@@ -71,7 +71,7 @@ impl<K, S> Settings<K, S> {
         let own_limits = limiter.limits();
         Self {
             // Built once: most responses are under these limits, and copy its finished parts.
-            policy: Policy::of(&own_limits),
+            policy: PolicyFields::of(&own_limits),
             own_limits,
             limiter,
             key,

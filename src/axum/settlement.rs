@@ -13,9 +13,9 @@ use ::axum::{
 
 use super::{
     Headers,
-    admission::{Admission, Charged, Correctable},
+    admission::{Admission, ChargedRequest, Correctable},
     body_meter::BodyMeter,
-    headers::{Field, Partition, Policy},
+    headers::{LimitFields, Partition, PolicyFields},
     limiter::{Backend, Correction, LayerPermit},
     retry_after::RetryAfter,
     settings::Settings,
@@ -35,7 +35,7 @@ where
         response: &mut HttpResponse<R>,
     ) -> Admission<K> {
         if let Backend::Redis(redis) = self.limiter.backend()
-            && let Some(Charged { limits, remaining, correctable, .. }) = &mut admission
+            && let Some(ChargedRequest { limits, remaining, correctable, .. }) = &mut admission
             && let Some(Correctable { cost, .. }) = correctable.as_deref()
             && let Some(correction) = self.correction(response, *cost)
             // Taken last: without a correction by the head, the permit stays for the meter of the body.
@@ -56,7 +56,7 @@ where
         admission: Admission<K>,
         response: &mut HttpResponse<R>,
     ) -> Option<Box<BodyMeter>> {
-        let Charged { mut limits, mut remaining, partition, correctable } = admission?;
+        let ChargedRequest { mut limits, mut remaining, partition, correctable } = admission?;
         let mut meter = None;
         if let Some(correctable) = correctable {
             let Correctable { key, permit, cost } = *correctable;
@@ -129,8 +129,8 @@ where
             return;
         }
         let retry_after = RetryAfter::of(limited);
-        let policy = Policy::of(slice::from_ref(retry_after.limit));
-        let field = Field::denied(limited, &retry_after);
+        let policy = PolicyFields::of(slice::from_ref(retry_after.limit));
+        let field = LimitFields::denied(limited, &retry_after);
         // The handler's limiter may be another one, with other keys: so no partition key.
         let partition = Partition { policy: &policy, key: None };
         self.headers.replace(partition, field.into_iter(), headers);

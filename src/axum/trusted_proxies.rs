@@ -81,7 +81,7 @@ const IPV6_PREFIX: u8 = 64;
 #[must_use = "it has no effect until it is given to a layer"]
 pub struct TrustedProxies {
     networks: Arc<[IpNet]>,
-    field: Field,
+    field: ForwardField,
     unix_socket: bool,
     ipv4_prefix: u8,
     ipv6_prefix: u8,
@@ -105,7 +105,7 @@ impl fmt::Debug for PeerFn {
 
 /// Header field in which the proxies report the client.
 #[derive(Clone, Debug)]
-enum Field {
+enum ForwardField {
     XForwardedFor,
     Forwarded,
     /// A field with exactly one address.
@@ -156,7 +156,7 @@ impl TrustedProxies {
     /// # }
     /// ```
     pub fn none() -> Self {
-        let field = Field::XForwardedFor;
+        let field = ForwardField::XForwardedFor;
         let has_warned = Arc::default();
         Self {
             networks: [].into(),
@@ -208,7 +208,7 @@ impl TrustedProxies {
     /// # Ok(()) }
     /// ```
     pub fn forwarded(mut self, forwarded: bool) -> Self {
-        self.field = if forwarded { Field::Forwarded } else { Field::XForwardedFor };
+        self.field = if forwarded { ForwardField::Forwarded } else { ForwardField::XForwardedFor };
         self
     }
 
@@ -231,7 +231,7 @@ impl TrustedProxies {
     /// # Ok(()) }
     /// ```
     pub fn header(mut self, name: HeaderName) -> Self {
-        self.field = Field::Single(name);
+        self.field = ForwardField::Single(name);
         self
     }
 
@@ -392,7 +392,8 @@ impl TrustedProxies {
     /// Warns once if a peer that is taken for a client seems to be a proxy.
     fn warn_of_proxy(&self, peer: IpAddr, headers: &HeaderMap) {
         let names_clients = || {
-            let own = matches!(&self.field, Field::Single(name) if headers.contains_key(name));
+            let own =
+                matches!(&self.field, ForwardField::Single(name) if headers.contains_key(name));
             own || headers.contains_key(&X_FORWARDED_FOR)
                 || headers.contains_key(&header::FORWARDED)
         };
@@ -453,12 +454,12 @@ impl TrustedProxies {
     /// Returns the addresses in the proxies' field, the nearest first; `None` for an element that is not an address.
     fn claims(&self, headers: &HeaderMap) -> impl Iterator<Item = Option<IpAddr>> {
         let (name, claim): (_, fn(&[u8]) -> _) = match &self.field {
-            Field::XForwardedFor => (&X_FORWARDED_FOR, address),
-            Field::Forwarded => (&header::FORWARDED, forwarded_for),
-            Field::Single(name) => (name, address),
+            ForwardField::XForwardedFor => (&X_FORWARDED_FOR, address),
+            ForwardField::Forwarded => (&header::FORWARDED, forwarded_for),
+            ForwardField::Single(name) => (name, address),
         };
         // The nearest element only: the proxy replaces such a field, so it has no further hops.
-        let most = if matches!(self.field, Field::Single(_)) { 1 } else { usize::MAX };
+        let most = if matches!(self.field, ForwardField::Single(_)) { 1 } else { usize::MAX };
         let lines = headers.get_all(name).iter().rev();
         let elements = lines.flat_map(|line| from_right(line.as_bytes(), b','));
         // Empty elements are ignored (RFC 9110, 5.6.1.2).

@@ -15,16 +15,16 @@ use rand::{RngExt, SeedableRng, rngs::SmallRng};
 use super::{
     Cache, SyncCache,
     bounds::ConfiguredBound,
-    freshness_policy::{FreshnessPolicy, RefreshErrorHook, Settings},
+    freshness_policy::{FreshnessPolicy, FreshnessSettings, RefreshErrorHook},
 };
 #[cfg(feature = "dashboard")]
-use crate::engine::state::Inspect;
+use crate::engine::shared_state::Inspect;
 use crate::engine::{
     event::Cause,
     failed_loads,
     hasher::DefaultHasher,
     shards::{checked_shards, default_shards},
-    state::SharedState,
+    shared_state::SharedState,
     store::Store,
     sweeper::{self, Sweep},
 };
@@ -57,7 +57,7 @@ const MAX_SHARDS_BY_WEIGHT: usize = 16;
 /// A cache without [`max_entries`](Builder::max_entries) and [`max_weight`](Builder::max_weight) is unbounded.
 #[must_use = "a builder does nothing until `build`"]
 pub struct Builder<K, V, S = DefaultHasher> {
-    settings: Settings,
+    settings: FreshnessSettings,
     sweep: Sweep,
     /// `None`: derived from the bound in `build`.
     shards: Option<usize>,
@@ -76,7 +76,7 @@ pub struct Builder<K, V, S = DefaultHasher> {
 impl<K, V> Builder<K, V> {
     pub(super) fn new() -> Self {
         Self {
-            settings: Settings::default(),
+            settings: FreshnessSettings::default(),
             sweep: Sweep::default(),
             shards: None,
             initial_capacity: 0,

@@ -14,7 +14,7 @@ use super::{Cache, SyncCache, reentrancy::ReentrancyScope};
 use crate::engine::{
     clock::{CallTime, Deadline, Now},
     coop,
-    store::{Decision, KeyTurn, Location, Store},
+    store::{KeyTurn, Location, Store, WriteDecision},
     to_key::ToKey,
 };
 
@@ -247,14 +247,14 @@ where
             let current_deadline = live.map(|(_, deadline)| deadline);
             let decision = self.decision(op, current_deadline, default_deadline, &call, new_value);
             match decision {
-                Decision::Put(deadline) => {
+                WriteDecision::Put(deadline) => {
                     result = new_value.clone().map(|value| (value, deadline));
                 }
-                Decision::Leave => {
+                WriteDecision::Leave => {
                     is_unchanged = true;
                     result = live.map(|(value, deadline)| (value.clone(), deadline));
                 }
-                Decision::Remove => {}
+                WriteDecision::Remove => {}
             }
             decision
         };
@@ -289,7 +289,7 @@ where
         let decide = |live: Option<(&V, Deadline)>, new_value: &mut Option<V>| {
             let current_deadline = live.map(|(_, deadline)| deadline);
             let decision = self.decision(op, current_deadline, default_deadline, &call, new_value);
-            if let Decision::Put(new_deadline) = decision {
+            if let WriteDecision::Put(new_deadline) = decision {
                 deadline = new_deadline;
             }
             decision
@@ -309,16 +309,16 @@ where
         default_deadline: Deadline,
         call: &CallTime<'_>,
         new_value: &mut Option<V>,
-    ) -> Decision {
+    ) -> WriteDecision {
         let (value, deadline) = match op {
-            Op::Keep => return Decision::Leave,
-            Op::Remove => return Decision::Remove,
+            Op::Keep => return WriteDecision::Leave,
+            Op::Remove => return WriteDecision::Remove,
             Op::Set(value) => (value, default_deadline),
             Op::SetEx(value, ttl) => (value, self.deadline_for(Some(ttl), call)),
             Op::SetKeepTtl(value) => (value, current_deadline.unwrap_or(default_deadline)),
         };
         *new_value = Some(value);
-        Decision::Put(deadline)
+        WriteDecision::Put(deadline)
     }
 
     /// Returns a clone of the live value. It does not count as a read in `Stats`, for eviction or for the idle

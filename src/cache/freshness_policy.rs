@@ -20,7 +20,7 @@ use crate::engine::split_mix::{GAMMA, unit_fraction};
 /// Freshness settings of a cache. Handles own it and the sweeper does not, so its strong count is the number of
 /// handles: see [`Cache`](super::Cache).
 pub(crate) struct FreshnessPolicy<K> {
-    pub(crate) settings: Settings,
+    pub(crate) settings: FreshnessSettings,
     rng: Rng,
     pub(crate) loads: Arc<LoadCounters>,
     pub(crate) refresh_error_hook: Option<RefreshErrorHook<K>>,
@@ -31,7 +31,7 @@ pub(crate) type RefreshErrorHook<K> = Box<dyn Fn(&K, &dyn Debug) + Send + Sync>;
 
 /// Durations and factors set in the builder.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Settings {
+pub(crate) struct FreshnessSettings {
     pub(crate) time_to_live: Option<Duration>,
     pub(crate) time_to_idle: Option<Duration>,
     pub(crate) jitter: f64,
@@ -68,7 +68,7 @@ pub(super) struct LoadTotals {
 }
 
 // The setters of both builders. Each panics as they document.
-impl Settings {
+impl FreshnessSettings {
     pub(crate) fn set_jitter(&mut self, share: f64) {
         assert!((0.0..1.0).contains(&share), "jitter must be at least 0 and below 1, got {share}");
         self.jitter = share;
@@ -90,7 +90,7 @@ impl Settings {
 
 impl<K> FreshnessPolicy<K> {
     pub(crate) fn new(
-        settings: Settings,
+        settings: FreshnessSettings,
         seed: u64,
         refresh_error_hook: Option<RefreshErrorHook<K>>,
     ) -> Self {
@@ -136,7 +136,7 @@ impl<K> FreshnessPolicy<K> {
     }
 }
 
-impl Settings {
+impl FreshnessSettings {
     /// Returns whether failed loads are kept: their errors for `negative_ttl`, and the backoff of background refreshes.
     /// `stale_if_error` alone has neither.
     pub(crate) fn keeps_failed_loads(&self) -> bool {

@@ -10,7 +10,7 @@ use super::freshness_policy::LoadCounters;
 use crate::engine::ttl::Ttl;
 use crate::engine::{
     metrics::{MetricValues, Series, Source, counter, gauge, histogram, register},
-    state::SharedState,
+    shared_state::SharedState,
 };
 
 const DEPARTURES: Series = counter("fleeting_cache_departures_total", "Values removed, by cause.");

@@ -21,7 +21,7 @@ use tokio::{
 
 pub use self::error::SnapshotError;
 use self::{
-    file::NewFile,
+    file::SnapshotFile,
     read::{RestoreGuard, StoredEntry, read},
     write::write,
 };
@@ -181,7 +181,7 @@ where
     {
         let path = path.as_ref();
         let written = async {
-            let mut new = NewFile::create(path).await.map_err(SnapshotError::Write)?;
+            let mut new = SnapshotFile::create(path).await.map_err(SnapshotError::Write)?;
             let count = self.snapshot_compressed(&mut new.file).await?;
             new.replace(path).await.map_err(SnapshotError::Write)?;
             Ok(count)

@@ -10,7 +10,7 @@ use std::{
 use equivalent::Equivalent;
 
 use super::{Cache, FreshnessPolicy};
-use crate::engine::{coop, event::Cause, hasher::DefaultHasher, state::SharedState};
+use crate::engine::{coop, event::Cause, hasher::DefaultHasher, shared_state::SharedState};
 
 /// Handle to a [`Cache`] for code that is not async: the same entries, through methods without `.await`.
 ///

@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{Cache, SyncCache, freshness_policy::FreshnessPolicy};
-use crate::engine::{hasher::DefaultHasher, state::SharedState};
+use crate::engine::{hasher::DefaultHasher, shared_state::SharedState};
 
 /// Handle that does not keep its cache alive, for callbacks, tasks and values that the cache itself owns. Created by
 /// [`Cache::downgrade`].

@@ -8,7 +8,7 @@ use crate::engine::metrics::{DeniedKey, Histogram, KeyName, Reading};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Kind {
+pub(super) enum ObjectKind {
     Cache,
     Limiter,
     Dict,
@@ -22,24 +22,24 @@ pub(super) enum Kind {
 }
 
 /// The values of a kind that the page shows.
-struct Schema {
-    kind: Kind,
+struct PageSchema {
+    kind: ObjectKind,
     /// Name of the first series of the kind, the label of all its series or an empty text, and their prefix.
     first: &'static str,
     label: &'static str,
     prefix: &'static str,
-    counts: &'static [Field],
-    levels: &'static [Field],
+    counts: &'static [PageField],
+    levels: &'static [PageField],
     /// The counts and levels that are drawn: a count by its rate.
     lines: &'static [&'static str],
 }
 
 /// Name on the page, name of the series without its prefix, and label or an empty text for that of the schema.
-type Field = (&'static str, &'static str, &'static str);
+type PageField = (&'static str, &'static str, &'static str);
 
 /// A timeout dictionary in this process. One on Redis has the same fields.
-const DICT: Schema = Schema {
-    kind: Kind::Dict,
+const DICT: PageSchema = PageSchema {
+    kind: ObjectKind::Dict,
     first: "fleeting_dict_entries",
     label: "",
     prefix: "fleeting_dict_",
@@ -60,9 +60,9 @@ const DICT: Schema = Schema {
     lines: &["waiting", "leased", "acked", "failed"],
 };
 
-static SCHEMAS: [Schema; 10] = [
-    Schema {
-        kind: Kind::Cache,
+static SCHEMAS: [PageSchema; 10] = [
+    PageSchema {
+        kind: ObjectKind::Cache,
         first: "fleeting_cache_hits_total",
         label: "",
         prefix: "fleeting_cache_",
@@ -88,8 +88,8 @@ static SCHEMAS: [Schema; 10] = [
         ],
         lines: &["hits", "misses", "expired", "evicted"],
     },
-    Schema {
-        kind: Kind::Limiter,
+    PageSchema {
+        kind: ObjectKind::Limiter,
         first: "fleeting_limiter_allowed_total",
         label: "",
         prefix: "fleeting_limiter_",
@@ -104,9 +104,9 @@ static SCHEMAS: [Schema; 10] = [
         lines: &["allowed", "denied"],
     },
     DICT,
-    Schema { kind: Kind::RedisDict, label: "redis", ..DICT },
-    Schema {
-        kind: Kind::Set,
+    PageSchema { kind: ObjectKind::RedisDict, label: "redis", ..DICT },
+    PageSchema {
+        kind: ObjectKind::Set,
         first: "fleeting_set_resident",
         label: "",
         prefix: "fleeting_set_",
@@ -119,8 +119,8 @@ static SCHEMAS: [Schema; 10] = [
         ],
         lines: &["expired"],
     },
-    Schema {
-        kind: Kind::Queue,
+    PageSchema {
+        kind: ObjectKind::Queue,
         first: "fleeting_queue_added_total",
         label: "",
         prefix: "fleeting_queue_",
@@ -134,8 +134,8 @@ static SCHEMAS: [Schema; 10] = [
         ],
         lines: &["waiting", "locked", "added", "removed"],
     },
-    Schema {
-        kind: Kind::Spool,
+    PageSchema {
+        kind: ObjectKind::Spool,
         first: "fleeting_spool_written_total",
         label: "",
         prefix: "fleeting_spool_",
@@ -149,8 +149,8 @@ static SCHEMAS: [Schema; 10] = [
         levels: &[("backlog", "in_hand", ""), ("stalled_ms", "stalled_seconds", "")],
         lines: &["backlog", "written"],
     },
-    Schema {
-        kind: Kind::RedisCache,
+    PageSchema {
+        kind: ObjectKind::RedisCache,
         first: "fleeting_redis_cache_hits_total",
         label: "",
         prefix: "fleeting_redis_cache_",
@@ -163,8 +163,8 @@ static SCHEMAS: [Schema; 10] = [
         levels: &[],
         lines: &["hits", "misses", "expired"],
     },
-    Schema {
-        kind: Kind::RedisLimiter,
+    PageSchema {
+        kind: ObjectKind::RedisLimiter,
         first: "fleeting_redis_limiter_allowed_total",
         label: "",
         prefix: "fleeting_redis_limiter_",
@@ -182,8 +182,8 @@ static SCHEMAS: [Schema; 10] = [
         ],
         lines: &["allowed", "denied"],
     },
-    Schema {
-        kind: Kind::RedisClient,
+    PageSchema {
+        kind: ObjectKind::RedisClient,
         first: "fleeting_redis_client_commands_total",
         label: "",
         prefix: "fleeting_redis_client_",
@@ -201,8 +201,8 @@ static SCHEMAS: [Schema; 10] = [
 ];
 
 /// Current metrics of all objects of one kind and name.
-pub(super) struct Group {
-    pub(super) kind: Kind,
+pub(super) struct ObjectGroup {
+    pub(super) kind: ObjectKind,
     pub(super) name: String,
     pub(super) counts: Counts,
     pub(super) levels: Levels,
@@ -210,7 +210,7 @@ pub(super) struct Group {
     pub(super) lines: &'static [&'static str],
     /// True if the page may search for the TTL of a key.
     pub(super) searchable: bool,
-    pub(super) denied_keys: Vec<Denied>,
+    pub(super) denied_keys: Vec<DenialCounts>,
 }
 
 /// Counters, which only grow. Each kind has some of them.
@@ -228,14 +228,14 @@ pub(super) struct Counts {
 pub(super) type Levels = BTreeMap<&'static str, f64>;
 
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct Denied {
+pub(super) struct DenialCounts {
     #[serde(serialize_with = "key_name")]
     key: KeyName,
     plain: bool,
     denials: u64,
 }
 
-impl Group {
+impl ObjectGroup {
     /// Converts a reading; returns `None` if it is of another kind.
     pub(super) fn read(reading: &Reading) -> Option<Self> {
         let schema =
@@ -249,7 +249,7 @@ impl Group {
                 reading.count(&series(in_series), label_of(label)).map(|count| (*name, count)),
             );
         }
-        if schema.kind == Kind::RedisCache && totals.get("expired") == Some(&0) {
+        if schema.kind == ObjectKind::RedisCache && totals.get("expired") == Some(&0) {
             // A server reports them only to subscribers. Zero is therefore not shown: it may be unknown.
             totals.remove("expired");
         }
@@ -259,7 +259,7 @@ impl Group {
             let level = reading.level(&series(in_series), label_of(label));
             levels.extend(level.map(|level| (*name, level * factor)));
         }
-        if schema.kind == Kind::Queue
+        if schema.kind == ObjectKind::Queue
             && let [Some(length), Some(locked), Some(resting), Some(dead)] =
                 ["length", "locked", "resting", "dead"].map(|name| levels.get(name))
         {
@@ -275,7 +275,7 @@ impl Group {
             *by_name.entry(name).or_default() += denials;
         }
         let denied_keys = by_name.into_iter().map(|(name, denials)| DeniedKey { name, denials });
-        let mut denied_keys: Vec<_> = denied_keys.map(Denied::new).collect();
+        let mut denied_keys: Vec<_> = denied_keys.map(DenialCounts::new).collect();
         denied_keys.sort_by_key(|key| u64::MAX - key.denials);
         // As many as one limiter reports, although several may have this name.
         denied_keys.truncate(8);
@@ -295,7 +295,7 @@ impl Group {
     }
 }
 
-impl Denied {
+impl DenialCounts {
     fn new(DeniedKey { name, denials }: DeniedKey) -> Self {
         Self { plain: matches!(name, KeyName::Plain(_)), key: name, denials }
     }

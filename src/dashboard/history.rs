@@ -9,7 +9,7 @@ use std::{
 
 use serde::{Serialize, Serializer};
 
-use super::groups::{Counts, Denied, Group, Kind, Levels};
+use super::groups::{Counts, DenialCounts, Levels, ObjectGroup, ObjectKind};
 use crate::engine::metrics::Histogram;
 
 /// Number of points of a line over five minutes: one per sample.
@@ -30,14 +30,14 @@ const MARKS: usize = 6;
 #[derive(Default)]
 pub(super) struct Histories {
     number: u64,
-    groups: BTreeMap<(Kind, String), Entry>,
+    groups: BTreeMap<(ObjectKind, String), HistoryEntry>,
 }
 
-struct Entry {
+struct HistoryEntry {
     now: Counts,
     levels: Levels,
     searchable: bool,
-    denied_keys: Vec<Denied>,
+    denied_keys: Vec<DenialCounts>,
     rates: BTreeMap<&'static str, f64>,
     recent: Recent,
     marks: VecDeque<Mark>,
@@ -79,14 +79,14 @@ struct Line {
 /// Current values of a group.
 #[derive(Serialize)]
 pub(super) struct CurrentGroup<'a> {
-    kind: Kind,
+    kind: ObjectKind,
     name: &'a str,
     counts: &'a Counts,
     levels: &'a Levels,
     rates: &'a BTreeMap<&'static str, f64>,
     recent: &'a Recent,
     searchable: bool,
-    denied_keys: &'a [Denied],
+    denied_keys: &'a [DenialCounts],
 }
 
 /// Current values of a group, and their history of five minutes.
@@ -100,7 +100,7 @@ pub(super) struct GroupWithHistory<'a> {
 /// History of a group over an hour.
 #[derive(Serialize)]
 pub(super) struct GroupHour<'a> {
-    kind: Kind,
+    kind: ObjectKind,
     name: &'a str,
     history: BTreeMap<&'static str, Points<'a>>,
 }
@@ -114,7 +114,7 @@ impl Histories {
     }
 
     /// Adds a sample, `elapsed` after the previous one. Groups that are not in it have ended and are removed.
-    pub(super) fn add(&mut self, groups: Vec<Group>, elapsed: Duration) {
+    pub(super) fn add(&mut self, groups: Vec<ObjectGroup>, elapsed: Duration) {
         let mut before = std::mem::take(&mut self.groups);
         // The thread was stopped, or waited for a processor. The number of the sample shows clients that some are
         // missing.
@@ -126,7 +126,7 @@ impl Histories {
         self.number += missing;
         for group in groups {
             let key = (group.kind, group.name.clone());
-            let mut entry = before.remove(&key).unwrap_or_else(|| Entry::new(&group));
+            let mut entry = before.remove(&key).unwrap_or_else(|| HistoryEntry::new(&group));
             entry.add(group, elapsed, self.number);
             self.groups.insert(key, entry);
         }
@@ -153,9 +153,9 @@ impl Histories {
     }
 }
 
-impl Entry {
+impl HistoryEntry {
     /// Starts at the current counts: when earlier events happened is unknown.
-    fn new(group: &Group) -> Self {
+    fn new(group: &ObjectGroup) -> Self {
         Self {
             now: group.counts.clone(),
             levels: Levels::default(),
@@ -168,7 +168,7 @@ impl Entry {
         }
     }
 
-    fn add(&mut self, group: Group, elapsed: Duration, number: u64) {
+    fn add(&mut self, group: ObjectGroup, elapsed: Duration, number: u64) {
         let Counts { totals, sweeps, .. } = &group.counts;
         // Zero at the first sample of a thread.
         let per_second = |more: u64| match elapsed.as_secs_f64() {
@@ -198,7 +198,7 @@ impl Entry {
         self.denied_keys = group.denied_keys;
     }
 
-    fn current<'a>(&'a self, kind: Kind, name: &'a str) -> CurrentGroup<'a> {
+    fn current<'a>(&'a self, kind: ObjectKind, name: &'a str) -> CurrentGroup<'a> {
         let Self { now: counts, levels, searchable, denied_keys, rates, recent, .. } = self;
         CurrentGroup {
             kind,
@@ -221,7 +221,7 @@ impl Entry {
 }
 
 impl Mark {
-    fn new(group: &Group) -> Self {
+    fn new(group: &ObjectGroup) -> Self {
         Self { counts: group.counts.clone(), waiting: group.levels.get("waiting").copied() }
     }
 }
@@ -253,7 +253,7 @@ impl Counts {
 }
 
 impl Recent {
-    fn between(marks: &VecDeque<Mark>, group: &Group) -> Self {
+    fn between(marks: &VecDeque<Mark>, group: &ObjectGroup) -> Self {
         let before = &marks.front().expect("there is one from the start").counts;
         let now = &group.counts;
         let more = |name: &str| {
@@ -288,7 +288,7 @@ impl Recent {
 
 /// Returns the number of waiting elements over the last minute; `None` for kinds without them, and before it has
 /// passed.
-fn waiting_of(marks: &VecDeque<Mark>, group: &Group) -> Option<Vec<f64>> {
+fn waiting_of(marks: &VecDeque<Mark>, group: &ObjectGroup) -> Option<Vec<f64>> {
     let waiting = marks.iter().map(|mark| mark.waiting);
     let waiting = waiting.chain([group.levels.get("waiting").copied()]);
     if marks.len() == MARKS { waiting.collect() } else { None }
@@ -344,9 +344,9 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn queue(removed: u64, waiting: f64) -> Group {
-        Group {
-            kind: Kind::Queue,
+    fn queue(removed: u64, waiting: f64) -> ObjectGroup {
+        ObjectGroup {
+            kind: ObjectKind::Queue,
             name: "jobs".to_owned(),
             counts: Counts { totals: [("removed", removed)].into(), ..Counts::default() },
             levels: [("waiting", waiting)].into(),

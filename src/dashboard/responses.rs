@@ -42,7 +42,7 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
 /// reads nothing.
 const STREAM_DURATION: Duration = Duration::from_secs(10);
 
-type Fields = [(HeaderName, &'static str); 5];
+type ResponseHeaders = [(HeaderName, &'static str); 5];
 
 /// Returns the page, with the title of its router.
 pub(super) async fn page(title: Arc<str>, OriginalUri(uri): OriginalUri) -> impl IntoResponse {
@@ -159,7 +159,7 @@ fn refuse(status: StatusCode, sentence: &str) -> Response {
     (status, fields("application/json"), json!({ "error": sentence }).to_string()).into_response()
 }
 
-fn fields(content_type: &'static str) -> Fields {
+fn fields(content_type: &'static str) -> ResponseHeaders {
     [
         (header::CONTENT_TYPE, content_type),
         (header::CONTENT_SECURITY_POLICY, POLICY),

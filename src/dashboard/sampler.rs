@@ -17,7 +17,7 @@ use serde::Serialize;
 use tokio::sync::watch;
 
 use super::{
-    groups::Group,
+    groups::ObjectGroup,
     history::{GroupHour, GroupWithHistory, Histories},
 };
 use crate::engine::metrics::read_all;
@@ -122,7 +122,7 @@ impl Sampler {
 
     fn sample(&self, elapsed: Duration) {
         let readings = read_all();
-        let groups: Vec<_> = readings.iter().filter_map(Group::read).collect();
+        let groups: Vec<_> = readings.iter().filter_map(ObjectGroup::read).collect();
         // Before the lock is taken: this may be the last handle of a cache, and its drop runs user code.
         drop(readings);
         let mut histories = self.histories();

@@ -184,7 +184,7 @@ impl<T: Send + 'static> Prefetch<T> {
                 if stale.front().is_some_and(is_held) { stale.pop_front() } else { None };
             // Other stale locks are released first: they are as old as the call that acquired them.
             let mut batch =
-                Batch { locks: cursor.requeue(released, stale), locked_at, is_long: false };
+                LockedBatch { locks: cursor.requeue(released, stale), locked_at, is_long: false };
             let has_more = match requested {
                 // Alone, because it would be stale again after a slow lock of another element.
                 Some(requested) => {
@@ -250,7 +250,7 @@ impl BatchLimits {
 }
 
 /// Elements that are locked and read by one call to another thread.
-struct Batch<T: Send + 'static> {
+struct LockedBatch<T: Send + 'static> {
     locks: VecDeque<Result<Lock<T>, Error>>,
     /// Time before the first lock.
     locked_at: Instant,
@@ -258,7 +258,7 @@ struct Batch<T: Send + 'static> {
     is_long: bool,
 }
 
-impl<T: Send + 'static> Batch<T> {
+impl<T: Send + 'static> LockedBatch<T> {
     /// Maximum size of a batch in bytes. The first element may be longer, because it was requested.
     const MAX_BYTES: u64 = 1 << 20;
     /// Time after which a slow disk locks no more elements for the batch, so that the first does not become stale.

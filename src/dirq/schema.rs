@@ -29,12 +29,12 @@ pub struct Schema(BTreeMap<String, Field>);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Field {
-    kind: Kind,
+    kind: FieldKind,
     optional: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum FieldKind {
     Binary,
     String,
     Table,
@@ -177,16 +177,16 @@ impl Field {
             },
         };
         let kind = match kind {
-            "binary" => Kind::Binary,
-            "string" => Kind::String,
-            "table" => Kind::Table,
+            "binary" => FieldKind::Binary,
+            "string" => FieldKind::String,
+            "table" => FieldKind::Table,
             _ => return None,
         };
         Some(Self { kind, optional })
     }
 }
 
-impl Kind {
+impl FieldKind {
     fn name(self) -> &'static str {
         match self {
             Self::Binary => "binary",

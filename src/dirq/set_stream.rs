@@ -45,8 +45,8 @@ fn merge<S: MemberStream>(
     in_memory: bool,
     never_ends: bool,
 ) -> impl Stream<Item = Result<(usize, S::Item), Error>> + Send {
-    let members = streams.enumerate().map(|(index, stream)| Member { index, stream });
-    let busy = members.map(Member::peek).collect();
+    let members = streams.enumerate().map(|(index, stream)| MemberQueue { index, stream });
+    let busy = members.map(MemberQueue::peek).collect();
     let (ready, waiting) = (Vec::new(), FuturesUnordered::new());
     let merge = Merge { ready, busy, waiting, in_memory, never_ends };
     // As for one queue: `unfold` keeps the future of a step in the stream.
@@ -110,7 +110,7 @@ impl MemberStream for NameStream {
 }
 
 /// A queue of the set.
-struct Member<S> {
+struct MemberQueue<S> {
     index: usize,
     stream: S,
 }
@@ -118,24 +118,24 @@ struct Member<S> {
 /// The members of a set, by their states.
 struct Merge<S: MemberStream> {
     /// Members whose next element is known, each with its number.
-    ready: Vec<(u64, Member<S>)>,
+    ready: Vec<(u64, MemberQueue<S>)>,
     /// Members that list or lock elements, and are expected to answer soon.
-    busy: FuturesUnordered<BoxFuture<'static, Answer<S>>>,
+    busy: FuturesUnordered<BoxFuture<'static, MemberAnswer<S>>>,
     /// Members that wait for new elements, and members that did not answer in time.
-    waiting: FuturesUnordered<BoxFuture<'static, Answer<S>>>,
+    waiting: FuturesUnordered<BoxFuture<'static, MemberAnswer<S>>>,
     /// In memory there is no disk to wait for, and no timer is needed.
     in_memory: bool,
     /// True if the members wait for new elements, even if there are no members.
     never_ends: bool,
 }
 
-enum Answer<S: MemberStream> {
+enum MemberAnswer<S: MemberStream> {
     /// The next element of a member is known, or its iteration is at its end.
-    Peeked(Member<S>, Option<u64>),
+    Peeked(MemberQueue<S>, Option<u64>),
     /// A member returns an element, or its iteration is at its end.
-    Next(Member<S>, Option<Result<S::Item, Error>>),
+    Next(MemberQueue<S>, Option<Result<S::Item, Error>>),
     /// A member may have new elements; false if it has only one iteration.
-    Woken(Member<S>, bool),
+    Woken(MemberQueue<S>, bool),
 }
 
 impl<S: MemberStream> Merge<S> {
@@ -146,13 +146,15 @@ impl<S: MemberStream> Merge<S> {
     async fn next(&mut self) -> Option<Result<(usize, S::Item), Error>> {
         loop {
             match self.answer().await {
-                Some(Answer::Peeked(member, Some(number))) => self.ready.push((number, member)),
-                Some(Answer::Peeked(member, None) | Answer::Next(member, None)) => {
+                Some(MemberAnswer::Peeked(member, Some(number))) => {
+                    self.ready.push((number, member))
+                }
+                Some(MemberAnswer::Peeked(member, None) | MemberAnswer::Next(member, None)) => {
                     self.waiting.push(member.wait());
                 }
-                Some(Answer::Woken(member, true)) => self.busy.push(member.peek()),
-                Some(Answer::Woken(_, false)) => {}
-                Some(Answer::Next(member, Some(next))) => {
+                Some(MemberAnswer::Woken(member, true)) => self.busy.push(member.peek()),
+                Some(MemberAnswer::Woken(_, false)) => {}
+                Some(MemberAnswer::Next(member, Some(next))) => {
                     let index = member.index;
                     self.busy.push(member.peek());
                     return Some(next.map(|item| (index, item)));
@@ -167,7 +169,7 @@ impl<S: MemberStream> Merge<S> {
     }
 
     /// Removes the member with the oldest element from those that are ready.
-    fn take_oldest(&mut self) -> Option<Member<S>> {
+    fn take_oldest(&mut self) -> Option<MemberQueue<S>> {
         let ready = self.ready.iter().enumerate();
         let (oldest, _) = ready.min_by_key(|(_, (number, member))| (*number, member.index))?;
         Some(self.ready.swap_remove(oldest).1)
@@ -175,7 +177,7 @@ impl<S: MemberStream> Merge<S> {
 
     /// Returns the next answer, or `None` if an element should be chosen from the members that are ready, or if no
     /// member is left.
-    async fn answer(&mut self) -> Option<Answer<S>> {
+    async fn answer(&mut self) -> Option<MemberAnswer<S>> {
         let (busy, waiting, has_ready) =
             (&mut self.busy, &mut self.waiting, !self.ready.is_empty());
         let may_be_late = has_ready && !self.in_memory;
@@ -206,27 +208,27 @@ impl<S: MemberStream> Merge<S> {
     }
 }
 
-impl<S: MemberStream> Member<S> {
-    fn peek(mut self) -> BoxFuture<'static, Answer<S>> {
+impl<S: MemberStream> MemberQueue<S> {
+    fn peek(mut self) -> BoxFuture<'static, MemberAnswer<S>> {
         async move {
             let number = self.stream.peek().await;
-            Answer::Peeked(self, number)
+            MemberAnswer::Peeked(self, number)
         }
         .boxed()
     }
 
-    fn next(mut self) -> BoxFuture<'static, Answer<S>> {
+    fn next(mut self) -> BoxFuture<'static, MemberAnswer<S>> {
         async move {
             let next = self.stream.next().await;
-            Answer::Next(self, next)
+            MemberAnswer::Next(self, next)
         }
         .boxed()
     }
 
-    fn wait(mut self) -> BoxFuture<'static, Answer<S>> {
+    fn wait(mut self) -> BoxFuture<'static, MemberAnswer<S>> {
         async move {
             let may_have_new = self.stream.wait().await;
-            Answer::Woken(self, may_have_new)
+            MemberAnswer::Woken(self, may_have_new)
         }
         .boxed()
     }

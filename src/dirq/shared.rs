@@ -26,7 +26,7 @@ pub(super) struct SharedQueue {
     /// The threads that may wait for the disk. Calls that find none wait in order, without a thread, and leave their
     /// place if they are dropped.
     pub(super) threads: Arc<Threads>,
-    deferred: Deferred,
+    deferred: DeferredDrops,
     /// The streams that wait for new elements, as long as there are any.
     wakeups: Mutex<Weak<Wakeups>>,
     /// When a stream began the latest purge.
@@ -45,7 +45,7 @@ impl SharedQueue {
         }
         queues.retain(|_, shared| shared.strong_count() > 0);
         let threads = Threads::new(MAX_THREADS);
-        let (deferred, wakeups) = (Deferred::default(), Mutex::default());
+        let (deferred, wakeups) = (DeferredDrops::default(), Mutex::default());
         let (purged_at, metrics) = (Mutex::default(), Arc::default());
         let shared = Arc::new(Self { threads, deferred, wakeups, purged_at, metrics });
         queues.insert(path, Arc::downgrade(&shared));
@@ -102,12 +102,12 @@ impl SharedQueue {
 /// Work of drops, which cannot wait for a thread. Every later call to the queue runs it first, so that a caller finds
 /// unlocked what it has dropped.
 #[derive(Default)]
-struct Deferred {
+struct DeferredDrops {
     waiting: Mutex<Vec<DeferredWork>>,
     running: Mutex<()>,
 }
 
-impl std::fmt::Debug for Deferred {
+impl std::fmt::Debug for DeferredDrops {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Deferred").finish_non_exhaustive()
     }

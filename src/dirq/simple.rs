@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use self::{add::Parts, layout::Simple};
+use self::{add::PartsFile, layout::Simple};
 use super::{
     DirQueue, DirQueueBuilder, Error, Name,
     blocking::{Work, run, run_blocking},
@@ -180,7 +180,7 @@ impl DirQueue<Simple> {
     }
 
     /// Writes the parts of an element. Returns `None` if a purge has removed the file in the meantime.
-    async fn write_in_parts(&self, data: &[u8]) -> Result<Option<Parts>, Error> {
+    async fn write_in_parts(&self, data: &[u8]) -> Result<Option<PartsFile>, Error> {
         let mut written = None;
         for part in data.chunks(MAX_COPY) {
             let (parts, part) = (written.take(), part.to_vec());

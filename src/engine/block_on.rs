@@ -18,12 +18,12 @@ use crate::engine::{
 
 /// Wakes the thread that waits for one future. Each call of [`block_on`] has its own, because calls nest: a loader may
 /// call the cache, and must not use up the wake-up of the call that runs it.
-struct Waiter {
+struct BlockedThread {
     thread: thread::Thread,
     is_woken: AtomicBool,
 }
 
-impl Wake for Waiter {
+impl Wake for BlockedThread {
     fn wake(self: Arc<Self>) {
         self.is_woken.store(true, Release);
         self.thread.unpark();
@@ -38,7 +38,8 @@ impl Wake for Waiter {
 /// Panics with debug assertions if it would wait on a thread that drives a Tokio runtime.
 pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
     let mut future = pin!(unconstrained(future));
-    let waiter = Arc::new(Waiter { thread: thread::current(), is_woken: AtomicBool::new(false) });
+    let waiter =
+        Arc::new(BlockedThread { thread: thread::current(), is_woken: AtomicBool::new(false) });
     let waker = Waker::from(waiter.clone());
     let mut cx = Context::from_waker(&waker);
     loop {

@@ -46,12 +46,12 @@ pub(crate) const SHORT: Duration = Duration::from_secs(5);
 #[derive(Clone, Debug)]
 pub(crate) struct Clock {
     epoch: Instant,
-    source: Source,
+    source: ClockSource,
 }
 
 /// Source of the readings of a clock.
 #[derive(Clone, Debug)]
-enum Source {
+enum ClockSource {
     /// The clock of this runtime, which may be paused. Also used for readings outside of the runtime.
     Tokio(Handle),
     /// The machine's clock, read by the standard library.
@@ -68,7 +68,7 @@ impl Clock {
     pub(crate) fn new() -> Clock {
         let pausable = |runtime: &Handle| runtime.runtime_flavor() == RuntimeFlavor::CurrentThread;
         if TEST_UTIL && let Some(runtime) = Handle::try_current().ok().filter(pausable) {
-            return Clock { epoch: Instant::now(), source: Source::Tokio(runtime) };
+            return Clock { epoch: Instant::now(), source: ClockSource::Tokio(runtime) };
         }
         Self::real()
     }
@@ -76,20 +76,20 @@ impl Clock {
     /// Returns a clock of the machine.
     pub(crate) fn real() -> Clock {
         let (epoch, kernel) = coarse_clock::Kernel::from(real_now);
-        Clock { epoch, source: kernel.map_or(Source::Real, Source::Kernel) }
+        Clock { epoch, source: kernel.map_or(ClockSource::Real, ClockSource::Kernel) }
     }
 
     /// Returns whether the clock may be paused, as in tests. Then consecutive actions have the same time stamp.
     pub(crate) fn may_pause(&self) -> bool {
-        matches!(self.source, Source::Tokio(_))
+        matches!(self.source, ClockSource::Tokio(_))
     }
 
     #[inline]
     pub(crate) fn now(&self) -> Tick {
         let tick = match &self.source {
-            Source::Kernel(kernel) => NonZeroU64::new(kernel.tick()),
-            Source::Real => self.deadline_of(real_now()).0,
-            Source::Tokio(runtime) => {
+            ClockSource::Kernel(kernel) => NonZeroU64::new(kernel.tick()),
+            ClockSource::Real => self.deadline_of(real_now()).0,
+            ClockSource::Tokio(runtime) => {
                 // The paused clock belongs to its runtime: outside of it, `Instant::now` reads the real clock.
                 let _context = runtime.enter();
                 self.deadline_of(Instant::now()).0
@@ -103,7 +103,7 @@ impl Clock {
     /// that ticks in tests are predictable.
     pub(crate) fn until_beat(&self, every: Duration) -> Duration {
         match &self.source {
-            Source::Kernel(kernel) => kernel.until_beat(every),
+            ClockSource::Kernel(kernel) => kernel.until_beat(every),
             _ => every,
         }
     }
@@ -112,7 +112,7 @@ impl Clock {
     /// instruction of a look-up delays the cache misses of the next one.
     #[cold]
     fn is_expired_soon(&self, deadline: Deadline) -> bool {
-        if let Source::Kernel(kernel) = &self.source
+        if let ClockSource::Kernel(kernel) = &self.source
             && let Some((earliest, latest)) = kernel.bounds()
         {
             if deadline.order() > latest {
@@ -129,7 +129,7 @@ impl Clock {
     #[inline]
     fn coarse(&self) -> u64 {
         match &self.source {
-            Source::Kernel(kernel) => kernel.coarse_tick(),
+            ClockSource::Kernel(kernel) => kernel.coarse_tick(),
             _ => coarse_clock::coarse(),
         }
     }
@@ -139,7 +139,7 @@ impl Clock {
     fn coarse_at(&self, tick: Tick) -> u64 {
         match &self.source {
             // Saves a second reading. It is at most a tick ahead of the coarse clock, so only a later tick exceeds it.
-            Source::Kernel(_) => tick.0.get(),
+            ClockSource::Kernel(_) => tick.0.get(),
             _ => coarse_clock::coarse(),
         }
     }
@@ -170,7 +170,7 @@ impl Now for Clock {
     fn is_expired(&self, deadline: Deadline) -> bool {
         let Some(at) = deadline.0 else { return false };
         match &self.source {
-            Source::Kernel(kernel) if kernel.is_before(at.get()) => false,
+            ClockSource::Kernel(kernel) if kernel.is_before(at.get()) => false,
             _ => self.is_expired_soon(deadline),
         }
     }
@@ -181,7 +181,7 @@ impl Now for Clock {
 
     #[inline]
     fn at_least(&self) -> Tick {
-        if let Source::Kernel(kernel) = &self.source
+        if let ClockSource::Kernel(kernel) = &self.source
             && let Some((earliest, _)) = kernel.bounds()
             && let Some(earliest) = NonZeroU64::new(earliest)
         {
@@ -192,7 +192,7 @@ impl Now for Clock {
 
     #[inline(always)]
     fn unless_expired(&self, deadline: Deadline) -> Option<Tick> {
-        if let Source::Kernel(kernel) = &self.source
+        if let ClockSource::Kernel(kernel) = &self.source
             && let Some((_, latest)) = kernel.bounds()
             && deadline.order() > latest
         {
@@ -327,7 +327,7 @@ mod tests {
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
     async fn coarse_bounds_contain_the_precise_clock() {
         let clock = Clock::new();
-        let Source::Kernel(real) = clock.source else {
+        let ClockSource::Kernel(real) = clock.source else {
             panic!("no kernel clock was found that agrees with `Instant`: {clock:?}");
         };
         let mut trusted = 0;

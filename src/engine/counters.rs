@@ -35,7 +35,7 @@ pub(crate) struct DepartureCounters {
 
 /// Sums of all counters of a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Counts {
+pub(crate) struct CounterSums {
     pub(crate) hits: u64,
     pub(crate) misses: u64,
     pub(crate) misses_of_evicted: u64,
@@ -73,7 +73,7 @@ impl ReadCounters {
         }
     }
 
-    pub(crate) fn add_to(&self, counts: &mut Counts) {
+    pub(crate) fn add_to(&self, counts: &mut CounterSums) {
         for slot in self.slots.iter().chain([&self.shared]) {
             counts.hits += slot.hits.load(Relaxed);
             counts.misses += slot.misses.load(Relaxed);
@@ -82,7 +82,7 @@ impl ReadCounters {
     }
 }
 
-impl Counts {
+impl CounterSums {
     /// Returns the number of entries that were removed without being replaced.
     pub(crate) fn departures(&self) -> u64 {
         self.expired + self.evicted + self.removed
@@ -90,7 +90,7 @@ impl Counts {
 }
 
 impl DepartureCounters {
-    pub(crate) fn add_to(&self, counts: &mut Counts) {
+    pub(crate) fn add_to(&self, counts: &mut CounterSums) {
         counts.expired += self.expired.load(Relaxed);
         counts.evicted += self.evicted.load(Relaxed);
         counts.removed += self.removed.load(Relaxed);

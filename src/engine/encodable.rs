@@ -17,11 +17,11 @@ use super::nesting::{MAX_DEPTH, TooDeep};
 /// The depth is checked before the encoder descends, so a deeper value does not exhaust the stack either.
 pub(crate) struct Encodable<'a, T: ?Sized> {
     value: &'a T,
-    limits: Limits,
+    limits: SizeLimits,
 }
 
 #[derive(Clone, Copy)]
-struct Limits {
+struct SizeLimits {
     /// Number of levels that the value may still have.
     depth: usize,
     /// JSON cannot represent NaN and infinity. `serde_json` writes `null` for them, so the number would be lost.
@@ -37,13 +37,13 @@ impl<'a, T: Serialize + ?Sized> Encodable<'a, T> {
     /// For an encoding that represents all numbers.
     #[cfg(any(feature = "redis", feature = "serde"))]
     pub(crate) fn new(value: &'a T) -> Self {
-        Self { value, limits: Limits { depth: MAX_DEPTH, only_finite: false } }
+        Self { value, limits: SizeLimits { depth: MAX_DEPTH, only_finite: false } }
     }
 
     /// For JSON: its encoding also fails if it contains NaN or infinity.
     #[cfg(any(feature = "redis", all(feature = "dirq", unix)))]
     pub(crate) fn as_json(value: &'a T) -> Self {
-        Self { value, limits: Limits { depth: MAX_DEPTH, only_finite: true } }
+        Self { value, limits: SizeLimits { depth: MAX_DEPTH, only_finite: true } }
     }
 
     /// For a value inside of `levels` arrays or maps, which count too.
@@ -64,10 +64,10 @@ impl<T: Serialize + ?Sized> Serialize for Encodable<'_, T> {
 /// Serializer that checks each value before it passes it on.
 struct Checked<S> {
     inner: S,
-    limits: Limits,
+    limits: SizeLimits,
 }
 
-impl Limits {
+impl SizeLimits {
     /// Returns the limits of values `levels` further down.
     #[inline]
     fn below<E: serde::ser::Error>(self, levels: usize) -> Result<Self, E> {

@@ -27,7 +27,7 @@ use crate::engine::{
     clock::{Clock, Deadline, Now, Tick},
     coop, panics,
     split_mix::GAMMA,
-    store::Failure,
+    store::LoadFailure,
     sync::{
         Mutex, MutexGuard,
         atomic::{
@@ -75,16 +75,16 @@ struct Stripe {
 
 #[derive(Default)]
 struct StripeState {
-    by_hash: BTreeMap<u64, Arc<Failed>>,
+    by_hash: BTreeMap<u64, Arc<FailuresOfKey>>,
     /// Ends and hashes of all failures.
     ends: BTreeSet<(u64, u64)>,
 }
 
 /// Failed loads of one key since its last success or write.
-struct Failed {
+struct FailuresOfKey {
     key: Box<dyn Any + Send + Sync>,
     /// Last error; `None` for a panic, a timeout, and if errors are not kept.
-    error: Option<Failure>,
+    error: Option<LoadFailure>,
     error_until: Deadline,
     /// Number of failures in a row.
     consecutive: u32,
@@ -137,7 +137,7 @@ impl FailedLoads {
         &self,
         hash: u64,
         key: K,
-        error: Option<Failure>,
+        error: Option<LoadFailure>,
         is_superseded: &dyn Fn() -> bool,
     ) where
         K: Eq + Send + Sync + 'static,
@@ -185,16 +185,16 @@ impl FailedLoads {
         (first_end != EMPTY).then(|| Tick::from_nanoseconds(first_end).since(now))
     }
 
-    fn kept_error(&self, failed: &Failed) -> Option<Failure> {
+    fn kept_error(&self, failed: &FailuresOfKey) -> Option<LoadFailure> {
         failed.error.clone().filter(|_| !self.clock.is_expired(failed.error_until))
     }
 
     fn record_after(
         &self,
-        last: Option<Arc<Failed>>,
+        last: Option<Arc<FailuresOfKey>>,
         hash: u64,
         key: Box<dyn Any + Send + Sync>,
-        error: Option<Failure>,
+        error: Option<LoadFailure>,
         is_superseded: &dyn Fn() -> bool,
     ) {
         let now = self.clock.now();
@@ -202,7 +202,7 @@ impl FailedLoads {
         let consecutive = in_a_row.map_or(0, |last| last.consecutive);
         let backoff =
             FIRST_BACKOFF.saturating_mul(2_u32.saturating_pow(consecutive)).min(MAX_BACKOFF);
-        let failed = Failed {
+        let failed = FailuresOfKey {
             key,
             error: error.filter(|_| self.negative_ttl > Duration::ZERO),
             error_until: now.after(self.negative_ttl),
@@ -229,7 +229,7 @@ impl FailedLoads {
         panics::drop_all(removed);
     }
 
-    fn find(&self, hash: u64, is_equal: &dyn Fn(&dyn Any) -> bool) -> Option<Arc<Failed>> {
+    fn find(&self, hash: u64, is_equal: &dyn Fn(&dyn Any) -> bool) -> Option<Arc<FailuresOfKey>> {
         let stripe = self.stripe(hash);
         if stripe.is_empty() {
             return None;
@@ -285,32 +285,32 @@ impl Stripe {
 }
 
 impl StripeState {
-    fn insert(&mut self, hash: u64, failed: Arc<Failed>) {
+    fn insert(&mut self, hash: u64, failed: Arc<FailuresOfKey>) {
         self.ends.insert((failed.end(), hash));
         self.by_hash.insert(hash, failed);
     }
 
-    fn remove(&mut self, hash: u64) -> Option<Arc<Failed>> {
+    fn remove(&mut self, hash: u64) -> Option<Arc<FailuresOfKey>> {
         let removed = self.by_hash.remove(&hash)?;
         self.ends.remove(&(removed.end(), hash));
         Some(removed)
     }
 
     /// Takes some of the failures that have ended.
-    fn take_ended(&mut self, now: Tick) -> Vec<Arc<Failed>> {
+    fn take_ended(&mut self, now: Tick) -> Vec<Arc<FailuresOfKey>> {
         let ended = self.ends.iter().take_while(|(end, _)| *end <= now.nanoseconds());
         let ended = ended.take(MAX_ENDED).count();
         (0..ended).filter_map(|_| self.take_first()).collect()
     }
 
     /// Takes the failure that ends first.
-    fn take_first(&mut self) -> Option<Arc<Failed>> {
+    fn take_first(&mut self) -> Option<Arc<FailuresOfKey>> {
         let (_, hash) = self.ends.pop_first()?;
         self.by_hash.remove(&hash)
     }
 }
 
-impl Failed {
+impl FailuresOfKey {
     /// Returns the nanosecond of its end; that of a failure that never ends is not [`EMPTY`].
     fn end(&self) -> u64 {
         self.until.order().min(EMPTY - 1)

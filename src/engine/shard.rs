@@ -11,8 +11,8 @@ mod expiry_index;
 mod gate;
 mod rehash;
 pub(crate) mod remove;
+pub(crate) mod shard_state;
 pub(crate) mod side_tables;
-pub(crate) mod state;
 pub(crate) mod sweep;
 pub(crate) mod table;
 pub(crate) mod table_cursor;
@@ -29,7 +29,8 @@ use equivalent::Equivalent;
 use tokio::sync::Notify;
 
 use self::{
-    context::ShardContext, entry::Entry, state::ShardState, table::ShardWriteGuard, tags::TagSet,
+    context::ShardContext, entry::Entry, shard_state::ShardState, table::ShardWriteGuard,
+    tags::TagSet,
 };
 use crate::engine::{
     clock::Deadline,

@@ -55,12 +55,12 @@ pub(crate) use self::{
     sweep::{LockWait, StepLimits},
     tag_removal::TagPurge,
     waiting::Seen,
-    write::Decision,
+    write::WriteDecision,
 };
 #[cfg(feature = "serde")]
 pub(crate) use crate::engine::shard::tags::Tag;
 #[cfg(feature = "redis")]
-pub(crate) use crate::engine::waiters::wait_map::{Joined, WaitMap};
+pub(crate) use crate::engine::waiters::wait_map::{JoinedWait, WaitMap};
 pub(crate) use crate::engine::{
     bound::limit::Weigher,
     counters::bump,
@@ -70,16 +70,16 @@ pub(crate) use crate::engine::{
     },
     shard::{entry::Entry, sweep::ShardPass, table_cursor::TableCursor},
     waiters::{
-        DepartureWaiters, KeyTurn, Member,
-        flight::{Failure, Flight, Lookup, Preceding},
+        DepartureWaiters, FlightMember, KeyTurn,
+        flight::{Flight, LoadFailure, Lookup, Preceding},
     },
 };
 use crate::engine::{
     clock::Now,
-    counters::{Counts, ReadCounters},
+    counters::{CounterSums, ReadCounters},
     panics,
     shard::{
-        Shard, context::ShardContext, remove::DropQueue, state::ShardState, table::Shards,
+        Shard, context::ShardContext, remove::DropQueue, shard_state::ShardState, table::Shards,
         tags::TagNames,
     },
     sync::Mutex,
@@ -173,8 +173,8 @@ where
         (0..self.shard_count()).map(|index| self.shards.read(index).resident()).sum()
     }
 
-    pub(crate) fn counts(&self) -> Counts {
-        let mut counts = Counts::default();
+    pub(crate) fn counts(&self) -> CounterSums {
+        let mut counts = CounterSums::default();
         self.reads.add_to(&mut counts);
         self.context.meta.iter().for_each(|meta| meta.departures.add_to(&mut counts));
         counts

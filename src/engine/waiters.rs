@@ -38,7 +38,7 @@ pub(crate) type DepartureWaiters<K, V> = DepartureSignal<Arc<Event<K, V>>>;
 type WaiterHandoff<K, V> = Box<(Arc<DepartureWaiters<K, V>>, K)>;
 
 /// A caller that has joined a flight.
-pub(crate) struct Member<V> {
+pub(crate) struct FlightMember<V> {
     pub(crate) flight: Arc<Flight<V>>,
     /// True if the caller leads the flight, which is new.
     pub(crate) is_leader: bool,

@@ -8,7 +8,7 @@ use crate::engine::clock::{Now, Tick};
 /// in full, so no window of `per` contains more than the quota.
 #[derive(Clone, Debug)]
 pub(crate) struct Buckets {
-    counts: Counts,
+    counts: BucketCounts,
     /// Index of the newest bucket.
     newest: u16,
     /// Sum of all buckets, saturating: a debt may exceed every quota.
@@ -25,7 +25,7 @@ pub(crate) struct Buckets {
 
 /// Counters of the buckets; a few small ones are stored inline.
 #[derive(Clone, Debug)]
-enum Counts {
+enum BucketCounts {
     Few { len: u8, counts: [u16; INLINE] },
     Many(Box<[u32]>),
 }
@@ -153,7 +153,7 @@ impl Algorithm for Buckets {
     #[inline]
     fn new(params: &LimitParams) -> Self {
         Self {
-            counts: Counts::new(params.buckets + 1),
+            counts: BucketCounts::new(params.buckets + 1),
             newest: 0,
             used: 0,
             start: None,
@@ -287,40 +287,40 @@ impl Algorithm for Buckets {
     }
 }
 
-impl Counts {
+impl BucketCounts {
     #[inline]
     fn new(len: u16) -> Self {
         match u8::try_from(len) {
-            Ok(len) if usize::from(len) <= INLINE => Counts::Few { len, counts: [0; INLINE] },
-            _ => Counts::Many(vec![0; usize::from(len)].into()),
+            Ok(len) if usize::from(len) <= INLINE => BucketCounts::Few { len, counts: [0; INLINE] },
+            _ => BucketCounts::Many(vec![0; usize::from(len)].into()),
         }
     }
 
     #[inline]
     fn len(&self) -> u16 {
         match self {
-            Counts::Few { len, .. } => u16::from(*len),
+            BucketCounts::Few { len, .. } => u16::from(*len),
             // Created with a length of this type.
-            Counts::Many(counts) => counts.len() as u16,
+            BucketCounts::Many(counts) => counts.len() as u16,
         }
     }
 
     /// Returns `true` if each counter can count up to `most`.
     #[inline]
     fn holds(&self, max_count: u32) -> bool {
-        matches!(self, Counts::Many(_)) || max_count <= u32::from(u16::MAX)
+        matches!(self, BucketCounts::Many(_)) || max_count <= u32::from(u16::MAX)
     }
 
     #[cold]
     fn widen(&mut self) {
-        *self = Counts::Many((0..self.len()).map(|index| self.get(index)).collect());
+        *self = BucketCounts::Many((0..self.len()).map(|index| self.get(index)).collect());
     }
 
     #[inline]
     fn get(&self, index: u16) -> u32 {
         match self {
-            Counts::Few { counts, .. } => u32::from(counts[usize::from(index)]),
-            Counts::Many(counts) => counts[usize::from(index)],
+            BucketCounts::Few { counts, .. } => u32::from(counts[usize::from(index)]),
+            BucketCounts::Many(counts) => counts[usize::from(index)],
         }
     }
 
@@ -328,8 +328,8 @@ impl Counts {
     fn add(&mut self, index: u16, units: u32) {
         match self {
             // Neither truncates nor overflows: `Buckets::add` checks the sum of all buckets by `holds`.
-            Counts::Few { counts, .. } => counts[usize::from(index)] += units as u16,
-            Counts::Many(counts) => {
+            BucketCounts::Few { counts, .. } => counts[usize::from(index)] += units as u16,
+            BucketCounts::Many(counts) => {
                 let count = &mut counts[usize::from(index)];
                 // Saturates: a count above every quota leaves as a whole, so its exact size makes no difference.
                 *count = count.saturating_add(units);
@@ -340,8 +340,8 @@ impl Counts {
     #[inline]
     fn take(&mut self, index: u16, units: u32) {
         match self {
-            Counts::Few { counts, .. } => counts[usize::from(index)] -= units as u16,
-            Counts::Many(counts) => counts[usize::from(index)] -= units,
+            BucketCounts::Few { counts, .. } => counts[usize::from(index)] -= units as u16,
+            BucketCounts::Many(counts) => counts[usize::from(index)] -= units,
         }
     }
 }

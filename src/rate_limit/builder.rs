@@ -17,7 +17,7 @@ use super::{
 use crate::engine::{
     hasher::DefaultHasher,
     shards::{checked_shards, default_shards},
-    state::SharedState,
+    shared_state::SharedState,
     store::Store,
     sweeper::{self, Sweep},
 };

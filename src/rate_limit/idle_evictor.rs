@@ -6,7 +6,7 @@ use super::key_state::KeyState;
 use crate::engine::{
     clock::{LazyNow, Now, Tick},
     panics::drop_all,
-    state::SharedState,
+    shared_state::SharedState,
     store::{Location, LockWait, StepLimits, Store},
     sync::atomic::{AtomicU64, Ordering::Relaxed},
 };

@@ -36,10 +36,10 @@ pub struct Limit {
 /// assert_eq!(invalid.to_string(), "quota must be at least 1, got 0");
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct InvalidLimit(pub(super) Fault);
+pub struct InvalidLimit(pub(super) LimitFault);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Fault {
+pub(super) enum LimitFault {
     Quota,
     Per(Duration),
     Text(String),
@@ -148,10 +148,10 @@ impl Limit {
     /// Returns [`InvalidLimit`] if `quota` is 0, or if `per` is zero or longer than 100 years.
     pub fn try_new(quota: u32, per: Duration) -> Result<Self, InvalidLimit> {
         if quota == 0 {
-            return Err(InvalidLimit(Fault::Quota));
+            return Err(InvalidLimit(LimitFault::Quota));
         }
         if per.is_zero() || per > LONGEST {
-            return Err(InvalidLimit(Fault::Per(per)));
+            return Err(InvalidLimit(LimitFault::Per(per)));
         }
         Ok(Self { quota, per, name: None, of_bytes: false })
     }
@@ -282,11 +282,11 @@ impl fmt::Display for Limit {
 impl fmt::Display for InvalidLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            Fault::Quota => f.write_str("quota must be at least 1, got 0"),
-            Fault::Per(per) => {
+            LimitFault::Quota => f.write_str("quota must be at least 1, got 0"),
+            LimitFault::Per(per) => {
                 write!(f, "per must be longer than zero and at most 100 years, got {per:?}")
             }
-            Fault::Text(text) => {
+            LimitFault::Text(text) => {
                 write!(f, "invalid limit {text:?}, expected a quota and a time such as 100/min")
             }
         }

@@ -2,7 +2,7 @@
 
 use std::{str::FromStr, time::Duration};
 
-use super::{InvalidLimit, Limit, limit::Fault};
+use super::{InvalidLimit, Limit, limit::LimitFault};
 
 /// Units of time, the longest first, with their nanoseconds. The first name of each is the one that is written.
 const UNITS: [(&[&str], u64); 7] = [
@@ -34,7 +34,7 @@ impl FromStr for Limit {
     type Err = InvalidLimit;
 
     fn from_str(text: &str) -> Result<Self, InvalidLimit> {
-        let invalid = || InvalidLimit(Fault::Text(text.to_owned()));
+        let invalid = || InvalidLimit(LimitFault::Text(text.to_owned()));
         let (quota, per) = text.split_once('/').ok_or_else(invalid)?;
         let quota = quota.trim().parse().map_err(|_| invalid())?;
         Self::try_new(quota, duration(per).ok_or_else(invalid)?)

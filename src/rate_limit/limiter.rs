@@ -25,7 +25,7 @@ use super::{
     limit_set::{CallLimits, CurrentLimits, LimitSet, least_quota, params_of},
     limited::Several,
     permit::Origin,
-    settle::Registration,
+    settle::LimiterEntry,
     stats::CheckCounts,
     untracked_keys::UntrackedKeys,
     usage::Usage,
@@ -33,7 +33,7 @@ use super::{
 };
 use crate::engine::{
     clock::{Now, Tick},
-    state::SharedState,
+    shared_state::SharedState,
     store::{Cause, Entry, Location, VacantEntry},
     sync::atomic::{AtomicU64, Ordering::Relaxed},
     to_key::ToKey,
@@ -64,7 +64,7 @@ pub(crate) struct Limiter<K, A, S> {
     denial_log: DenialLog,
     #[cfg(feature = "dashboard")]
     pub(super) top_denied: TopDenied<K>,
-    registration: Registration,
+    registration: LimiterEntry,
 }
 
 impl<K, A, S> Limiter<K, A, S>
@@ -103,7 +103,7 @@ where
             denial_log: DenialLog::default(),
             #[cfg(feature = "dashboard")]
             top_denied,
-            registration: Registration::new(limiter.clone()),
+            registration: LimiterEntry::new(limiter.clone()),
         })
     }
 

@@ -126,9 +126,9 @@ static LIMITERS: RwLock<BTreeMap<u64, Weak<dyn Settle>>> = RwLock::new(BTreeMap:
 
 /// Entry of a limiter in [`LIMITERS`], removed on drop. Numbers are never reused, so a permit that outlives its limiter
 /// finds none.
-pub(super) struct Registration(u64);
+pub(super) struct LimiterEntry(u64);
 
-impl Registration {
+impl LimiterEntry {
     pub(super) fn new(limiter: Weak<dyn Settle>) -> Self {
         static IDS: AtomicU64 = AtomicU64::new(0);
         let id = IDS.fetch_add(1, Relaxed);
@@ -142,7 +142,7 @@ impl Registration {
     }
 }
 
-impl Drop for Registration {
+impl Drop for LimiterEntry {
     fn drop(&mut self) {
         LIMITERS.write().unwrap_or_else(PoisonError::into_inner).remove(&self.0);
     }

@@ -37,19 +37,19 @@ const MINUTE: u64 = 60_000_000_000;
 pub(crate) type ShowKey<K> = Arc<dyn Fn(&K) -> String + Send + Sync>;
 
 pub(crate) struct TopDenied<K> {
-    parts: [Mutex<Part>; PARTS],
+    parts: [Mutex<Minutes>; PARTS],
     show: Option<ShowKey<K>>,
 }
 
 /// Denials of the present minute, and of the previous one.
 #[derive(Default)]
-struct Part {
+struct Minutes {
     minute: u64,
-    now: Vec<Counter>,
-    before: Vec<Counter>,
+    now: Vec<DenialCounter>,
+    before: Vec<DenialCounter>,
 }
 
-struct Counter {
+struct DenialCounter {
     /// Hash of the key in its limiter.
     hash: u64,
     /// Hash of the key that is shown, the same in all limiters of the process.
@@ -121,7 +121,7 @@ impl<K> TopDenied<K> {
     }
 }
 
-impl Part {
+impl Minutes {
     /// Advances to the given minute, unless it has passed.
     fn advance_to(&mut self, minute: u64) -> &mut Self {
         if minute > self.minute {
@@ -141,13 +141,13 @@ impl Part {
 
     fn insert(&mut self, hash: u64, shown: u64, text: Option<String>) {
         if self.now.len() < COUNTERS {
-            self.now.push(Counter { hash, shown, denials: 1, excess: 0, text });
+            self.now.push(DenialCounter { hash, shown, denials: 1, excess: 0, text });
             return;
         }
         let least = self.now.iter_mut().min_by_key(|counter| counter.denials);
         let least = least.expect("a full part has counters");
         let excess = least.denials;
-        *least = Counter { hash, shown, denials: excess + 1, excess, text };
+        *least = DenialCounter { hash, shown, denials: excess + 1, excess, text };
     }
 }
 
@@ -160,7 +160,7 @@ fn shortened(mut text: String) -> String {
     text
 }
 
-fn lock(part: &Mutex<Part>) -> MutexGuard<'_, Part> {
+fn lock(part: &Mutex<Minutes>) -> MutexGuard<'_, Minutes> {
     part.lock().expect("no user code runs under this lock")
 }
 

@@ -6,6 +6,7 @@
 
 mod broadcast;
 mod builder;
+mod cache_state;
 mod commands;
 mod consumer_group;
 mod deadlines;
@@ -30,7 +31,6 @@ mod refresh_ahead;
 mod scan;
 mod shard_consumer;
 mod shard_hints;
-mod state;
 mod stats;
 mod stored_value;
 mod tags;
@@ -46,10 +46,10 @@ pub use self::{
     stats::CacheStats,
 };
 use self::{
+    cache_state::CacheState,
     commands::Commands,
     expiry::Expiry,
     near::{cached, poll_cached},
-    state::CacheState,
     stored_value::{TAGGED, stored, tags_of},
 };
 use super::{Client, Error, Format, codec::encode_key};

@@ -78,7 +78,7 @@ impl Format {
     }
 }
 
-fn decode_message_pack<V: DeserializeOwned>(bytes: &[u8]) -> Result<V, Source> {
+fn decode_message_pack<V: DeserializeOwned>(bytes: &[u8]) -> Result<V, DecodeSource> {
     check_message_pack(bytes, MAX_DEPTH)?;
     rmp_serde::from_slice(bytes).map_err(message_pack_error::<V>)
 }
@@ -119,7 +119,7 @@ pub(super) fn decode_key<K: DeserializeOwned>(
     bytes: &[u8],
     record: impl FnOnce() -> Vec<u8>,
 ) -> Result<K, Error> {
-    let key = std::str::from_utf8(bytes).map_err(Source::from).and_then(|text| {
+    let key = std::str::from_utf8(bytes).map_err(DecodeSource::from).and_then(|text| {
         // The same test as in `encode_key`, which writes strings that read as JSON as JSON.
         let key = match reads_as_json(text) {
             true => serde_json::from_str(text),
@@ -159,7 +159,7 @@ fn reads_as_json(text: &str) -> bool {
 
 /// Decodes the output of [`encode_bare_key`], which is the key on the server.
 pub(super) fn decode_bare_key<K: DeserializeOwned>(bytes: &[u8]) -> Result<K, Error> {
-    let key = std::str::from_utf8(bytes).map_err(Source::from).and_then(|text| {
+    let key = std::str::from_utf8(bytes).map_err(DecodeSource::from).and_then(|text| {
         // As a string first, as most keys are strings: for a `String` key, `12` is a string and not a JSON number.
         serde_json::from_value(Json::String(text.to_owned()))
             .or_else(|_| serde_json::from_str(text))
@@ -168,14 +168,14 @@ pub(super) fn decode_bare_key<K: DeserializeOwned>(bytes: &[u8]) -> Result<K, Er
     key.map_err(|source| decode_error(bytes, source))
 }
 
-fn decode_error(key: &[u8], source: Source) -> Error {
+fn decode_error(key: &[u8], source: DecodeSource) -> Error {
     Error::Decode { key: String::from_utf8_lossy(key).into_owned(), source }
 }
 
 /// Source of an [`Error::Decode`]. Its text contains nothing of the data, which may be a secret: it is logged.
-type Source = Box<dyn std::error::Error + Send + Sync>;
+type DecodeSource = Box<dyn std::error::Error + Send + Sync>;
 
-fn json_error<T>(error: serde_json::Error) -> Source {
+fn json_error<T>(error: serde_json::Error) -> DecodeSource {
     match error.classify() {
         // The text is by the type, and cites the data.
         Category::Data => mismatch::<T>(Some((error.line(), error.column()))),
@@ -183,7 +183,7 @@ fn json_error<T>(error: serde_json::Error) -> Source {
     }
 }
 
-fn message_pack_error<T>(error: MessagePackError) -> Source {
+fn message_pack_error<T>(error: MessagePackError) -> DecodeSource {
     match error {
         MessagePackError::Uncategorized(_)
         | MessagePackError::Syntax(_)
@@ -193,7 +193,7 @@ fn message_pack_error<T>(error: MessagePackError) -> Source {
 }
 
 /// Returns the error of data that is not of the type `T`, found at this line and column.
-pub(super) fn mismatch<T>(place: Option<(usize, usize)>) -> Source {
+pub(super) fn mismatch<T>(place: Option<(usize, usize)>) -> DecodeSource {
     let expected = std::any::type_name::<T>();
     match place {
         // `serde_json` counts from 1; without a text, it has no place.

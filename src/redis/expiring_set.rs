@@ -20,7 +20,7 @@ use serde::{Serialize, de::DeserializeOwned};
 pub use self::builder::ExpiringSetBuilder;
 use self::{
     scores::ScoreUnit,
-    scripts::{MAX_REMOVED, Scripts, scripts},
+    scripts::{MAX_REMOVED, SetScripts, scripts},
 };
 use super::{
     Client, Error, Format,
@@ -200,7 +200,7 @@ impl<T> ExpiringSet<T> {
         self.call(|scripts| &scripts.clear).send_once(&self.state.client).await
     }
 
-    fn call(&self, script: impl FnOnce(&'static Scripts) -> &'static Script) -> Call<'static> {
+    fn call(&self, script: impl FnOnce(&'static SetScripts) -> &'static Script) -> Call<'static> {
         let SetState { key, ttl, unit, .. } = &*self.state;
         script(scripts(*unit)).call(&[key]).arg(*ttl)
     }

@@ -17,6 +17,7 @@ mod deny_cache;
 #[cfg(feature = "axum")]
 mod layer;
 mod limit_set;
+mod limiter_state;
 mod limits;
 #[cfg(feature = "metrics")]
 mod metrics;
@@ -26,7 +27,6 @@ mod probe;
 mod protocol;
 mod reservations;
 mod reserved_checks;
-mod state;
 mod stats;
 #[cfg(feature = "dashboard")]
 mod top_denied;
@@ -36,9 +36,9 @@ use std::{borrow::Borrow, fmt, marker::PhantomData, sync::Arc, time::Duration};
 
 use serde::Serialize;
 
+use self::limiter_state::LimiterState;
 #[cfg(feature = "axum")]
 pub(crate) use self::protocol::Remaining;
-use self::state::LimiterState;
 pub use self::{
     breaker::Breaker, builder::RateLimiterBuilder, on_error::OnError, permit::Permit,
     stats::LimiterStats,

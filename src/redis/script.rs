@@ -24,10 +24,10 @@ const MAX_PARTS: usize = 6;
 pub(super) struct Script {
     parts: [&'static str; MAX_PARTS],
     /// Built on first use: most programs use few of the scripts.
-    source: OnceLock<Source>,
+    source: OnceLock<ScriptSource>,
 }
 
-struct Source {
+struct ScriptSource {
     code: String,
     hash: String,
 }
@@ -54,12 +54,12 @@ impl Script {
         call
     }
 
-    fn source(&self) -> &Source {
+    fn source(&self) -> &ScriptSource {
         self.source.get_or_init(|| {
             // With line breaks: an inline script does not end with one.
             let code = self.parts.join("\n");
             let hash = ::redis::Script::new(&code).get_hash().to_owned();
-            Source { code, hash }
+            ScriptSource { code, hash }
         })
     }
 }

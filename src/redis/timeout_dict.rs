@@ -2,7 +2,7 @@
 //!
 //! 1. The entries are distributed over 16 shards. A record is in the hash slot of its shard, and an operation on one
 //!    entry is one script. All shards are asked for due entries concurrently: see `collect`.
-//! 2. A taken or claimed entry is a `Delivery` until the caller has it; if the caller is dropped before that, the entry
+//! 2. A taken or claimed entry is a `TakenEntry` until the caller has it; if the caller is dropped before that, the entry
 //!    is returned. A take only leases its entries until it has confirmed that it received them: see `confirm`.
 //! 3. The invariants of the scripts are in `timeout_dict/prelude.lua`. The two layouts differ only in the functions of
 //!    `sharded.lua` and `compat.lua`.
@@ -16,6 +16,7 @@ mod counters;
 mod dead;
 mod dead_letters;
 mod delivery;
+mod dict_state;
 mod expired;
 mod layout;
 #[cfg(feature = "metrics")]
@@ -23,7 +24,6 @@ mod metrics;
 mod oldest_first;
 mod read_ahead;
 mod scripts;
-mod state;
 
 use std::{borrow::Borrow, fmt, marker::PhantomData, sync::Arc, time::Duration};
 
@@ -33,8 +33,8 @@ use serde::{Serialize, de::DeserializeOwned};
 
 pub use self::{builder::TimeoutDictBuilder, claim::Claim};
 use self::{
-    delivery::{Delivery, OnDrop},
-    state::{DictState, micros},
+    delivery::{OnDrop, TakenEntry},
+    dict_state::{DictState, micros},
 };
 use super::{Error, script::Call};
 use crate::engine::ttl::Ttl;
@@ -443,7 +443,7 @@ where
             Err(error) => {
                 let on_drop = OnDrop::PutBack { saved };
                 // It is put back by a task, even if this call is dropped.
-                Delivery::new(&self.state, key, value, on_drop).send_back().await;
+                TakenEntry::new(&self.state, key, value, on_drop).send_back().await;
                 Err(error)
             }
         }

@@ -13,6 +13,7 @@ mod builder;
 mod change;
 mod expiring_set;
 mod expiring_sets;
+mod expiring_state;
 #[cfg(all(test, shuttle))]
 mod interleavings;
 mod members;
@@ -21,7 +22,6 @@ mod metrics;
 mod schedule;
 mod sets_by_key;
 mod shard;
-mod state;
 mod sweeper;
 
 pub use self::{

@@ -15,10 +15,10 @@ mod node;
 use std::{mem, ops::Range};
 
 pub(crate) use self::node::Leaf;
-use self::node::{Inner, Node, discard};
+use self::node::{InnerNode, TreeNode, discard};
 
 pub(crate) struct RankTree<K, V> {
-    root: Node<K, V>,
+    root: TreeNode<K, V>,
     len: usize,
     drop_queue: Vec<K>,
 }
@@ -29,7 +29,7 @@ type Path = [u8; 32];
 
 impl<K, V> RankTree<K, V> {
     pub(crate) fn new() -> Self {
-        Self { root: Node::Leaf(Leaf::new()), len: 0, drop_queue: Vec::new() }
+        Self { root: TreeNode::Leaf(Leaf::new()), len: 0, drop_queue: Vec::new() }
     }
 
     #[inline]
@@ -45,8 +45,8 @@ impl<K, V> RankTree<K, V> {
         let mut node = &self.root;
         loop {
             match node {
-                Node::Leaf(items) => return items.get(rank),
-                Node::Inner(inner) => {
+                TreeNode::Leaf(items) => return items.get(rank),
+                TreeNode::Inner(inner) => {
                     let (child, within) = inner.child_at(rank);
                     (node, rank) = (&inner.nodes[child], within);
                 }
@@ -59,8 +59,8 @@ impl<K, V> RankTree<K, V> {
         let mut node = &self.root;
         loop {
             match node {
-                Node::Leaf(items) => return items.front(),
-                Node::Inner(inner) => node = inner.nodes.first()?,
+                TreeNode::Leaf(items) => return items.front(),
+                TreeNode::Inner(inner) => node = inner.nodes.first()?,
             }
         }
     }
@@ -71,8 +71,10 @@ impl<K, V> RankTree<K, V> {
         let mut node = &self.root;
         loop {
             match node {
-                Node::Leaf(items) => return rank + items.partition_point(|(key, _)| before(key)),
-                Node::Inner(inner) => {
+                TreeNode::Leaf(items) => {
+                    return rank + items.partition_point(|(key, _)| before(key));
+                }
+                TreeNode::Inner(inner) => {
                     let child = inner.separators.partition_point(&before);
                     rank += inner.lens[..child].iter().sum::<usize>();
                     node = &inner.nodes[child];
@@ -113,7 +115,7 @@ impl<K, V> RankTree<K, V> {
             return;
         }
         if end - start == self.len {
-            let root = mem::replace(&mut self.root, Node::Leaf(Leaf::new()));
+            let root = mem::replace(&mut self.root, TreeNode::Leaf(Leaf::new()));
             root.into_leaves(drained, &mut self.drop_queue);
         } else {
             self.root.drain(start, end, drained, &mut self.drop_queue);
@@ -135,10 +137,10 @@ impl<K, V> RankTree<K, V> {
     /// Replaces a root that has a single child by that child.
     #[inline]
     fn lower_root(&mut self) {
-        while let Node::Inner(inner) = &mut self.root
+        while let TreeNode::Inner(inner) = &mut self.root
             && inner.nodes.len() <= 1
         {
-            self.root = inner.nodes.pop().unwrap_or_else(|| Node::Leaf(Leaf::new()));
+            self.root = inner.nodes.pop().unwrap_or_else(|| TreeNode::Leaf(Leaf::new()));
         }
     }
 }
@@ -151,12 +153,12 @@ impl<K: Ord + Clone, V> RankTree<K, V> {
         let at = self.find_insert_position(&key, &mut path);
         let mut children = path.iter();
         let mut node = &mut self.root;
-        while let Node::Inner(inner) = node {
+        while let TreeNode::Inner(inner) = node {
             let child = children.next().map_or(0, |child| usize::from(*child));
             inner.lens[child] += 1;
             node = &mut inner.nodes[child];
         }
-        if let Node::Leaf(items) = node {
+        if let TreeNode::Leaf(items) = node {
             match at {
                 None => items.push_back((key, value())),
                 Some(at) => items.insert(at, (key, value())),
@@ -169,17 +171,17 @@ impl<K: Ord + Clone, V> RankTree<K, V> {
     /// Splits full nodes on the way, so that the leaf has room.
     fn find_insert_position(&mut self, key: &K, path: &mut Path) -> Option<usize> {
         if self.root.is_full() {
-            let mut root = Inner::new();
+            let mut root = InnerNode::new();
             root.lens.push(self.len);
-            root.nodes.push(mem::replace(&mut self.root, Node::Leaf(Leaf::new())));
-            self.root = Node::Inner(Box::new(root));
+            root.nodes.push(mem::replace(&mut self.root, TreeNode::Leaf(Leaf::new())));
+            self.root = TreeNode::Inner(Box::new(root));
         }
         let mut path = path.iter_mut();
         let mut node = &mut self.root;
         let mut is_last = true;
         loop {
             match node {
-                Node::Inner(inner) => {
+                TreeNode::Inner(inner) => {
                     let mut child = inner.child_of(key);
                     is_last &= child == inner.separators.len();
                     if inner.nodes[child].is_full() {
@@ -189,7 +191,7 @@ impl<K: Ord + Clone, V> RankTree<K, V> {
                     *path.next().expect("the tree has at most 32 levels") = child as u8;
                     node = &mut inner.nodes[child];
                 }
-                Node::Leaf(items) => {
+                TreeNode::Leaf(items) => {
                     let (last, _) = items.back()?;
                     return (key < last).then(|| items.partition_point(|(k, _)| k < key));
                 }
@@ -203,11 +205,11 @@ impl<K: Ord + Clone, V> RankTree<K, V> {
         let mut node = &self.root;
         loop {
             match node {
-                Node::Leaf(items) => {
+                TreeNode::Leaf(items) => {
                     let at = items.binary_search_by(|(k, _)| k.cmp(key)).ok()?;
                     return Some((rank + at, &items[at].1));
                 }
-                Node::Inner(inner) => {
+                TreeNode::Inner(inner) => {
                     let child = inner.child_of(key);
                     rank += inner.lens[..child].iter().sum::<usize>();
                     node = &inner.nodes[child];

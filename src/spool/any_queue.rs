@@ -2,7 +2,7 @@
 
 use std::{path::Path, sync::Arc};
 
-use super::record::Record;
+use super::record::SpoolRecord;
 use crate::dirq::{Error, Purge, Queue, QueueSimple};
 
 /// A queue of either kind. `pub` because [`Spool::new`](crate::Spool::new) takes it.
@@ -19,7 +19,7 @@ impl AnyQueue {
             Self::Simple(_) => Ok(()),
             Self::Normal(queue) => {
                 let no_schema = || Error::NoSchema { path: queue.path().to_owned() };
-                queue.schema().ok_or_else(no_schema)?.check(&Record::sample().element())
+                queue.schema().ok_or_else(no_schema)?.check(&SpoolRecord::sample().element())
             }
         }
     }
@@ -47,7 +47,7 @@ impl AnyQueue {
     }
 
     /// Adds as many records as possible, in order. Returns the number that are in the queue now.
-    pub(super) async fn add(&self, records: &[Arc<Record>]) -> (usize, Result<(), Error>) {
+    pub(super) async fn add(&self, records: &[Arc<SpoolRecord>]) -> (usize, Result<(), Error>) {
         let records = records.iter();
         let added = match self {
             Self::Simple(queue) => queue.add_many(records.map(|record| record.body())).await,

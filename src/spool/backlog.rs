@@ -4,7 +4,7 @@ use std::{collections::VecDeque, mem, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
-use super::{batch_size::BatchSize, record::Record, stats::SpoolStats};
+use super::{batch_size::BatchSize, record::SpoolRecord, stats::SpoolStats};
 use crate::dirq::Error;
 
 /// Maximum size of a batch in bytes, except that the first event may be longer.
@@ -14,7 +14,7 @@ pub(super) const BATCH_BYTES: usize = 1 << 20;
 pub(super) struct Backlog {
     /// Oldest first. Only the task that writes removes records, so its batch stays at the front until it is written,
     /// even if records are pushed in the meantime.
-    records: VecDeque<Arc<Record>>,
+    records: VecDeque<Arc<SpoolRecord>>,
     batch_size: BatchSize,
     written: u64,
     unsynced: u64,
@@ -46,7 +46,7 @@ impl Backlog {
         self.records.is_empty()
     }
 
-    pub(super) fn push(&mut self, record: Record) {
+    pub(super) fn push(&mut self, record: SpoolRecord) {
         self.records.push_back(Arc::new(record));
     }
 
@@ -56,9 +56,9 @@ impl Backlog {
     }
 
     /// Returns the next records to write. They stay in the backlog until they are written.
-    pub(super) fn batch(&self) -> Vec<Arc<Record>> {
+    pub(super) fn batch(&self) -> Vec<Arc<SpoolRecord>> {
         let mut bytes = 0;
-        let fits = |record: &&Arc<Record>| {
+        let fits = |record: &&Arc<SpoolRecord>| {
             bytes += record.len();
             bytes <= BATCH_BYTES || bytes == record.len()
         };
@@ -66,7 +66,7 @@ impl Backlog {
     }
 
     /// Removes the first record, which the queue will never accept. Drop it outside of the lock.
-    pub(super) fn skip(&mut self) -> Option<Arc<Record>> {
+    pub(super) fn skip(&mut self) -> Option<Arc<SpoolRecord>> {
         self.skipped += 1;
         self.failures += 1;
         // The events behind it may be written now.
@@ -75,7 +75,7 @@ impl Backlog {
     }
 
     /// Removes the first records, which are in the queue. Drop them outside of the lock.
-    pub(super) fn remove_written(&mut self, written: usize) -> Vec<Arc<Record>> {
+    pub(super) fn remove_written(&mut self, written: usize) -> Vec<Arc<SpoolRecord>> {
         self.written += written as u64;
         self.records.drain(..written).collect()
     }

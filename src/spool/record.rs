@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// An event as it is written to the queue.
-pub(super) struct Record {
+pub(super) struct SpoolRecord {
     /// As JSON.
     key: String,
     /// As JSON.
@@ -36,7 +36,7 @@ pub(super) fn schema() -> Schema {
         .expect("the names and types are valid")
 }
 
-impl Record {
+impl SpoolRecord {
     /// Fails if serializing the key or the value fails or panics, or if JSON cannot represent them.
     pub(super) fn of<K: Serialize, V: Serialize>(
         event: &Event<K, V>,

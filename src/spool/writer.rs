@@ -21,7 +21,7 @@ use super::{
     any_queue::AnyQueue,
     backlog::{BATCH_BYTES, Backlog, Transition},
     batch_size::MAX_BATCH,
-    record::{Record, WallClock},
+    record::{SpoolRecord, WallClock},
     stats::SpoolStats,
 };
 use crate::{
@@ -38,7 +38,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// Settings of one handle of a spool.
 #[derive(Clone, Copy)]
-pub(super) struct Settings {
+pub(super) struct WriterSettings {
     /// The causes to write, as bits.
     pub(super) causes: u8,
     pub(super) skip_too_large: bool,
@@ -118,7 +118,7 @@ impl Writer {
         event: &Event<K, V>,
         wall_clock: &WallClock,
     ) -> usize {
-        match Record::of(event, wall_clock) {
+        match SpoolRecord::of(event, wall_clock) {
             Ok(record) => {
                 let len = record.len();
                 self.backlog().push(record);
@@ -134,7 +134,7 @@ impl Writer {
     }
 
     /// Writes until the backlog is empty.
-    pub(super) async fn write_all(self: &Arc<Self>, settings: Settings) {
+    pub(super) async fn write_all(self: &Arc<Self>, settings: WriterSettings) {
         let mut pause = FIRST_PAUSE;
         loop {
             let permit = self
@@ -170,7 +170,7 @@ impl Writer {
     }
 
     /// Purges leftovers of crashed writers, if the interval has passed.
-    async fn purge(&self, settings: Settings) {
+    async fn purge(&self, settings: WriterSettings) {
         let Some((every, purge)) = settings.purge else { return };
         {
             let mut purged = self.purged.lock().expect("nothing under this lock panics");

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use super::{TimeoutDict, state::DictState};
+use super::{TimeoutDict, dict_state::DictState};
 use crate::engine::{hasher::DefaultHasher, retries::Retries};
 
 const DEFAULT_NAME: &str = "timeout dict";

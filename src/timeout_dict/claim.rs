@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use super::{entries::ClaimedEntry, state::DictState};
+use super::{dict_state::DictState, entries::ClaimedEntry};
 use crate::engine::{
     clock::{Deadline, Tick},
     coop,

@@ -34,7 +34,7 @@ use crate::engine::{
 const MIN_CAPACITY: usize = 1_024;
 
 pub(super) struct Entries<K, V> {
-    slots: Slab<Entry<K, V>>,
+    slots: Slab<DictEntry<K, V>>,
     by_key: SlotIndex,
     deadlines: DeadlineQueue,
     /// Ends of leases.
@@ -50,7 +50,7 @@ pub(super) struct Entries<K, V> {
     /// Random numbers for the jitter.
     rng: SmallRng,
     last_sequence: u64,
-    counts: Counts,
+    counts: TakenCounts,
     /// Time until which the first waiter sleeps, as [`Deadline::order`]. It may remain set after the wait,
     /// which costs one unnecessary notification.
     wake_deadline: Option<u64>,
@@ -62,7 +62,7 @@ pub(super) struct Entries<K, V> {
 
 /// Counters of taken and claimed entries.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Counts {
+pub(super) struct TakenCounts {
     pub(super) taken: u64,
     pub(super) claims: u64,
     pub(super) acked: u64,
@@ -96,7 +96,7 @@ pub(super) struct ClaimId {
     sequence: u64,
 }
 
-struct Entry<K, V> {
+struct DictEntry<K, V> {
     key: K,
     value: V,
     deadline: Deadline,
@@ -135,7 +135,7 @@ impl<K, V> Entries<K, V> {
             retries,
             rng,
             last_sequence: 0,
-            counts: Counts::default(),
+            counts: TakenCounts::default(),
             wake_deadline: None,
             wake_requested: false,
             watch_deadline: None,
@@ -144,7 +144,7 @@ impl<K, V> Entries<K, V> {
     }
 
     #[cfg(feature = "metrics")]
-    pub(super) fn counts(&self) -> Counts {
+    pub(super) fn counts(&self) -> TakenCounts {
         self.counts
     }
 
@@ -236,7 +236,7 @@ impl<K, V> Entries<K, V> {
         // A lease that has ended may leave its entry dead. This must not depend on whether an earlier call
         // noticed its end.
         self.end_lease_of(slot, &now);
-        let &Entry { deadline: old, queued_in, claim, .. } = self.entry(slot);
+        let &DictEntry { deadline: old, queued_in, claim, .. } = self.entry(slot);
         if matches!(queued_in, QueuedIn::Dead) {
             return None;
         }
@@ -345,7 +345,7 @@ impl<K, V> Entries<K, V> {
 
     /// Inserts an entry whose key is not present.
     fn insert_new(&mut self, hash: u32, key: K, value: V, deadline: Deadline) {
-        let entry = Entry {
+        let entry = DictEntry {
             key,
             value,
             deadline,
@@ -466,11 +466,11 @@ impl<K, V> Entries<K, V> {
     }
 
     /// Returns the entry of a slot that is in the index or in a queue, and therefore occupied.
-    fn entry(&self, slot: Slot) -> &Entry<K, V> {
+    fn entry(&self, slot: Slot) -> &DictEntry<K, V> {
         &self.slots[slot.number as usize]
     }
 
-    fn entry_mut(&mut self, slot: Slot) -> &mut Entry<K, V> {
+    fn entry_mut(&mut self, slot: Slot) -> &mut DictEntry<K, V> {
         &mut self.slots[slot.number as usize]
     }
 }

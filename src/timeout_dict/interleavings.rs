@@ -10,7 +10,7 @@ use std::{
 
 use shuttle::{future::block_on, rand::Rng, thread};
 
-use super::{claim::Claim, entries::Entries, state::DictState};
+use super::{claim::Claim, dict_state::DictState, entries::Entries};
 use crate::engine::{
     clock::{Deadline, Tick},
     retries::Retries,

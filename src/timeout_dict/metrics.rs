@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Weak};
 
-use super::state::DictState;
+use super::dict_state::DictState;
 use crate::engine::metrics::{MetricValues, Series, Source, counter, gauge, register};
 
 /// The series of a dictionary, also of one on Redis.

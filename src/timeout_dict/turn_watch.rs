@@ -8,8 +8,8 @@ use std::{
 use tokio::runtime::Handle;
 
 use super::{
-    state::DictState,
-    turns::{Queued, Turn, Watch},
+    dict_state::DictState,
+    turns::{Queued, Turn, WatchTask},
 };
 
 /// Time for which a due entry may stay unexamined before the next waiter has the turn.
@@ -36,7 +36,7 @@ impl<K: Send + 'static, V: Send + 'static> DictState<K, V> {
         {
             state.is_watched = true;
             drop(state);
-            let watch = Watch { turns: self.turns.clone(), has_ended: false };
+            let watch = WatchTask { turns: self.turns.clone(), has_ended: false };
             runtime.spawn(watch_turns(Arc::downgrade(self), watch));
         }
         Queued(&self.turns)
@@ -44,7 +44,7 @@ impl<K: Send + 'static, V: Send + 'static> DictState<K, V> {
 }
 
 /// Passes the turn on if a due entry is not examined, until no waiter is queued.
-async fn watch_turns<K, V>(shared: Weak<DictState<K, V>>, mut watch: Watch) {
+async fn watch_turns<K, V>(shared: Weak<DictState<K, V>>, mut watch: WatchTask) {
     let turns = watch.turns.clone();
     let mut looks_when_due = None;
     loop {

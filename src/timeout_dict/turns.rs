@@ -48,7 +48,7 @@ pub(super) struct Turn<'a> {
 pub(super) struct Queued<'a>(pub(super) &'a Turns);
 
 /// The task that watches the turns, also if its runtime drops it.
-pub(super) struct Watch {
+pub(super) struct WatchTask {
     pub(super) turns: Arc<Turns>,
     pub(super) has_ended: bool,
 }
@@ -110,7 +110,7 @@ impl Drop for Queued<'_> {
     }
 }
 
-impl Watch {
+impl WatchTask {
     /// Returns whether no waiter is queued, and then ends the watch.
     pub(super) fn ends(&mut self) -> bool {
         let mut state = self.turns.state();
@@ -121,7 +121,7 @@ impl Watch {
     }
 }
 
-impl Drop for Watch {
+impl Drop for WatchTask {
     fn drop(&mut self) {
         // Otherwise another watch may have started.
         if !self.has_ended {

@@ -14,8 +14,8 @@ use super::{
 use crate::{
     cache::{SyncCache, reentrancy::ReentrancyScope},
     engine::{
-        state::SharedState,
-        store::{Flight, Location, Lookup, Member, Preceding},
+        shared_state::SharedState,
+        store::{Flight, FlightMember, Location, Lookup, Preceding},
         to_key::ToKey,
     },
 };
@@ -93,7 +93,7 @@ where
             let (store, clock) = (&self.shared.store, &self.shared.clock);
             store.join_load(location, key, || key.to_key(), loads_live, clock)
         });
-        let Member { flight, is_leader, mut preceding } = match joined {
+        let FlightMember { flight, is_leader, mut preceding } = match joined {
             ControlFlow::Break(value) => return ControlFlow::Break(Lookup::Live(value)),
             ControlFlow::Continue(member) => member,
         };
@@ -102,7 +102,7 @@ where
             // forever behind repeated writes.
             preceding = Preceding::default();
         }
-        let member = Member { flight, is_leader, preceding };
+        let member = FlightMember { flight, is_leader, preceding };
         let load_guard = self.load_guard(location, member, loads_live);
         if is_leader {
             return ControlFlow::Break(Lookup::Leader(load_guard));
@@ -178,7 +178,7 @@ where
     pub(super) fn load_guard(
         &self,
         location: Location,
-        Member { flight, is_leader, preceding }: Member<V>,
+        FlightMember { flight, is_leader, preceding }: FlightMember<V>,
         loads_live: bool,
     ) -> LoadGuard<K, V, S> {
         let shared = Arc::downgrade(&self.shared);

@@ -9,8 +9,8 @@ use super::join::LoadGuard;
 use crate::{
     cache::SyncCache,
     engine::{
-        state::SharedState,
-        store::{Failure, Flight},
+        shared_state::SharedState,
+        store::{Flight, LoadFailure},
     },
 };
 
@@ -55,7 +55,7 @@ where
     }
 
     /// Records a failed load, unless a write takes precedence.
-    pub(super) fn record_failure(&self, flight: &Flight<V>, key: K, error: Option<Failure>) {
+    pub(super) fn record_failure(&self, flight: &Flight<V>, key: K, error: Option<LoadFailure>) {
         let SharedState { failed_loads: Some(failed_loads), store, .. } = &*self.shared else {
             return;
         };

@@ -26,7 +26,7 @@ use super::{
 use crate::engine::{
     clock::Tick,
     panics,
-    state::SharedState,
+    shared_state::SharedState,
     store::{EntryCopy, TableCursor},
 };
 

@@ -12,12 +12,12 @@ use std::{
 use tokio::{fs::File, runtime::Handle, task::spawn_blocking};
 
 /// A new file next to the one that it replaces. Dropping it removes it, unless it has been renamed.
-pub(super) struct NewFile {
+pub(super) struct SnapshotFile {
     pub(super) file: File,
     path: Option<PathBuf>,
 }
 
-impl NewFile {
+impl SnapshotFile {
     /// Creates a file with a random name in the directory of `target`. It never opens what is there already: another
     /// user may have put a link or a file of their own in its place.
     pub(super) async fn create(target: &Path) -> io::Result<Self> {
@@ -56,7 +56,7 @@ impl NewFile {
     }
 }
 
-impl Drop for NewFile {
+impl Drop for SnapshotFile {
     fn drop(&mut self) {
         let Some(path) = self.path.take() else { return };
         let remove = move || drop(fs::remove_file(path));

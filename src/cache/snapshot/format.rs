@@ -69,7 +69,7 @@ pub(super) struct RemainingTtl {
 }
 
 /// Serializes the tags of an entry as a sequence of their names.
-struct TagNames<'a>(&'a [Arc<Tag>]);
+struct SerializedTags<'a>(&'a [Arc<Tag>]);
 
 /// Checksum of the head and all frames so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -278,7 +278,8 @@ impl Block {
     {
         let mut serializer = rmp_serde::Serializer::new(&mut self.bytes).with_struct_map();
         let (key, value) = (Encodable::new(key), Encodable::new(value));
-        let entry = (ttl, idle_extension, TagNames(tags), key, value).serialize(&mut serializer);
+        let entry =
+            (ttl, idle_extension, SerializedTags(tags), key, value).serialize(&mut serializer);
         entry.map_err(|error| SnapshotError::Encode(error.into()))?;
         self.entries += 1;
         Ok(())
@@ -312,7 +313,7 @@ fn compressed(plain: &[u8]) -> Vec<u8> {
     bytes
 }
 
-impl Serialize for TagNames<'_> {
+impl Serialize for SerializedTags<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_seq(self.0.iter().map(|tag| tag.name()))
     }

@@ -21,7 +21,7 @@ use crate::engine::clock::{Clock, Deadline, wall_clock};
 
 /// Entries that were read and checked, in one vector per block, so that the memory of a block is freed when its entries
 /// are inserted.
-pub(super) type Entries<K, V> = Vec<Vec<StoredEntry<K, V>>>;
+pub(super) type EntryBlocks<K, V> = Vec<Vec<StoredEntry<K, V>>>;
 
 /// Entry that was live when it was read.
 pub(super) struct StoredEntry<K, V> {
@@ -44,7 +44,7 @@ pub(super) struct RestoreGuard<K, V, P: FnMut(StoredEntry<K, V>)> {
 pub(super) async fn read<K, V>(
     clock: &Clock,
     mut reader: impl AsyncRead + Unpin,
-) -> Result<Entries<K, V>, SnapshotError>
+) -> Result<EntryBlocks<K, V>, SnapshotError>
 where
     K: DeserializeOwned,
     V: DeserializeOwned,
@@ -82,7 +82,7 @@ where
 }
 
 impl<K, V, P: FnMut(StoredEntry<K, V>)> RestoreGuard<K, V, P> {
-    pub(super) fn new(entries: Entries<K, V>, put: P) -> Self {
+    pub(super) fn new(entries: EntryBlocks<K, V>, put: P) -> Self {
         Self { entries: entries.into_iter().flatten(), put }
     }
 

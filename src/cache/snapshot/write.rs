@@ -17,7 +17,7 @@ use super::{
     error::SnapshotError,
     format::{Frames, Head},
 };
-use crate::engine::{clock::wall_clock, state::SharedState};
+use crate::engine::{clock::wall_clock, shared_state::SharedState};
 
 /// Implements `Cache::snapshot` and `Cache::snapshot_compressed`.
 pub(super) async fn write<K, V, S>(

@@ -38,9 +38,9 @@ impl Simple {
     /// The file and its directory are open only while it is written: many adds may be between two parts.
     pub(super) fn write_part(
         self: &Arc<Self>,
-        parts: Option<Parts>,
+        parts: Option<PartsFile>,
         part: &[u8],
-    ) -> Result<Option<Parts>, Error> {
+    ) -> Result<Option<PartsFile>, Error> {
         let mut temp = match parts {
             None => self.write(&mut None, part, false)?,
             Some(parts) => {
@@ -52,11 +52,11 @@ impl Simple {
             }
         };
         let (queue, directory, name) = (self.clone(), temp.target.directory, temp.name.take());
-        Ok(Some(Parts { queue, directory, name }))
+        Ok(Some(PartsFile { queue, directory, name }))
     }
 
     /// Adds an element whose parts have been written. Returns `None` if a purge has removed the file.
-    pub(super) fn publish_parts(&self, parts: Parts) -> Result<Option<Name>, Error> {
+    pub(super) fn publish_parts(&self, parts: PartsFile) -> Result<Option<Name>, Error> {
         let Some(mut temp) = parts.open()? else { return Ok(None) };
         if self.root.sync && temp.change(Dir::sync_file)?.is_none() {
             return Ok(None);
@@ -221,14 +221,14 @@ struct TempFile {
 }
 
 /// A file whose parts are written by several calls. Dropping it removes the file, on a thread that may block.
-pub(super) struct Parts {
+pub(super) struct PartsFile {
     queue: Arc<Simple>,
     directory: u32,
     /// `None` if another call has it.
     name: Option<FileName>,
 }
 
-impl Parts {
+impl PartsFile {
     /// Returns the file for a call, which removes it unless it takes its name. Returns `None` if its directory is
     /// missing.
     fn open(mut self) -> Result<Option<TempFile>, Error> {
@@ -239,7 +239,7 @@ impl Parts {
     }
 }
 
-impl Drop for Parts {
+impl Drop for PartsFile {
     fn drop(&mut self) {
         let Some(name) = self.name.take() else { return };
         let (queue, directory) = (self.queue.clone(), self.directory);

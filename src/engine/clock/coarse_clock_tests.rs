@@ -28,7 +28,7 @@ const SECOND: u64 = 1_000 * MS;
 impl Clock {
     fn of(fake: &'static Fake) -> Clock {
         let kernel = Kernel::of(fake.machine(), START);
-        Clock { epoch: Instant::now(), source: Source::Kernel(kernel) }
+        Clock { epoch: Instant::now(), source: ClockSource::Kernel(kernel) }
     }
 }
 
@@ -187,7 +187,7 @@ fn one_call_in_a_thousand_checks_the_real_clock() {
     };
     a_thousand_calls();
     let clock = Clock::new();
-    let Source::Kernel(kernel) = clock.source else {
+    let ClockSource::Kernel(kernel) = clock.source else {
         panic!("no kernel clock was found that agrees with `Instant`: {clock:?}");
     };
     thread::sleep(Duration::from_nanos(2 * STEP));

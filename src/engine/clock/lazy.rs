@@ -5,7 +5,7 @@ use std::{cell::Cell, num::NonZeroU64, time::Duration};
 use tokio::time::Instant;
 
 use super::{
-    Clock, Source,
+    Clock, ClockSource,
     deadline::{Deadline, EPOCH, Now, Tick},
 };
 
@@ -84,7 +84,7 @@ impl LazyNow<'_> {
         if let Some(bounds) = self.bounds.get() {
             return bounds;
         }
-        let Source::Kernel(kernel) = &self.clock.source else { return self.exact() };
+        let ClockSource::Kernel(kernel) = &self.clock.source else { return self.exact() };
         let Some((earliest, latest)) = kernel.bounds() else { return self.exact() };
         let tick =
             |tick| Tick(NonZeroU64::new(tick).expect("a clock does not go back to its beginning"));

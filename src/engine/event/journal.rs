@@ -41,7 +41,7 @@ const FIRST_CONTENTION_SPAN: usize = if cfg!(shuttle) { 2 } else { 64 };
 pub(crate) struct Journal<K, V> {
     subscription: SubscriptionBits,
     flags: Flags,
-    parts: [Part<K, V>; PARTS],
+    parts: [JournalPart<K, V>; PARTS],
 }
 
 /// The causes to record, read by every write and written by subscribers. Aligned like the fields below, so that these
@@ -73,12 +73,12 @@ struct Flags {
 
 /// One part. On cache lines of its own, since each departure writes to one.
 #[repr(align(128))]
-struct Part<K, V>(Mutex<Vec<Departure<K, V>>>);
+struct JournalPart<K, V>(Mutex<Vec<Departure<K, V>>>);
 
 type LockedPart<'a, K, V> = MutexGuard<'a, Vec<Departure<K, V>>>;
 
 /// Departures that were taken from a journal. Reused, so that its buffers become those of the parts.
-pub(crate) struct Taken<K, V> {
+pub(crate) struct TakenDepartures<K, V> {
     parts: [Vec<Departure<K, V>>; PARTS],
     /// True if there may be departures in parts other than the first.
     is_batched: bool,
@@ -100,7 +100,7 @@ impl<K, V> Journal<K, V> {
             contention: AtomicUsize::new(0),
             wake_requested: AtomicBool::new(false),
         };
-        Self { subscription, flags, parts: array::from_fn(|_| Part(Mutex::new(Vec::new()))) }
+        Self { subscription, flags, parts: array::from_fn(|_| JournalPart(Mutex::new(Vec::new()))) }
     }
 
     /// Returns whether departures of this cause are recorded. Relaxed: a departure that happens after `set_subscribed`
@@ -224,7 +224,7 @@ impl<K, V> Journal<K, V> {
     }
 
     /// Takes all departures. The caller must hold the lock of the log, so there is one caller at a time.
-    pub(crate) fn take(&self, taken: &mut Taken<K, V>) {
+    pub(crate) fn take(&self, taken: &mut TakenDepartures<K, V>) {
         let contention = self.flags.contention.load(Relaxed);
         taken.is_batched = self.subscription.is_batching.load(Relaxed);
         if contention == 0 && !taken.is_batched {
@@ -293,7 +293,7 @@ impl<K, V> Journal<K, V> {
     }
 }
 
-impl<K, V> Taken<K, V> {
+impl<K, V> TakenDepartures<K, V> {
     pub(crate) fn new() -> Self {
         Self { parts: array::from_fn(|_| Vec::new()), is_batched: false, is_last: false }
     }
@@ -333,7 +333,7 @@ fn limit_spare_capacity<T>(part: &mut Vec<T>) {
     }
 }
 
-fn lock<K, V>(part: &Part<K, V>) -> LockedPart<'_, K, V> {
+fn lock<K, V>(part: &JournalPart<K, V>) -> LockedPart<'_, K, V> {
     part.0.lock().expect("no user code runs under the lock of a part")
 }
 
@@ -379,7 +379,7 @@ mod tests {
     #[test]
     fn awaited_departure_is_urgent_under_contention() {
         let journal = Journal::new();
-        let mut taken = Taken::new();
+        let mut taken = TakenDepartures::new();
         journal.set_subscribed(Cause::Removed.bit(), 0);
         journal.note_contention();
         journal.take(&mut taken);

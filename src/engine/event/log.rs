@@ -14,7 +14,7 @@ use super::{
     Lagged,
     channel::{Channel, NextEvent, Wakers},
     departure::{Cause, Event},
-    journal::{Journal, Taken},
+    journal::{Journal, TakenDepartures},
     queued_event::QueuedEvent,
 };
 #[cfg(feature = "metrics")]
@@ -22,14 +22,14 @@ use crate::engine::metrics::Histogram;
 use crate::engine::{clock::Clock, panics, waiters::DepartureWaiters};
 
 /// The event log: published events that some subscriber has not read.
-pub(super) struct Log<K, V> {
+pub(super) struct EventLog<K, V> {
     /// Each channel has at least one reader. Two channels differ in their causes or in being lossless, so there are few
     /// channels, however many subscribers.
     channels: Slab<Channel<K, V>>,
     /// Number of events that a subscriber may fall behind, if it is not lossless.
     ring: u64,
     /// Buffer for departures taken from the journal; kept for its allocation.
-    taken: Taken<K, V>,
+    taken: TakenDepartures<K, V>,
     /// Cause of the removals for which the sweeper waits for capacity; `None` if it does not wait.
     held_back: Option<Cause>,
     closed: bool,
@@ -66,12 +66,12 @@ pub(super) struct AfterUnlock<K, V> {
 /// Waiters of a departure, the key by which they are registered, and the event that they wait for.
 type PendingNotification<K, V> = (Arc<DepartureWaiters<K, V>>, K, Arc<Event<K, V>>);
 
-impl<K, V> Log<K, V> {
+impl<K, V> EventLog<K, V> {
     pub(super) fn new(ring: u64) -> Self {
         Self {
             channels: Slab::new(),
             ring,
-            taken: Taken::new(),
+            taken: TakenDepartures::new(),
             held_back: None,
             closed: false,
             #[cfg(feature = "metrics")]

@@ -7,7 +7,7 @@ use tokio::sync::Notify;
 use super::{
     Cause, Event, Lagged,
     journal::Journal,
-    log::{AfterUnlock, Log, ReaderId},
+    log::{AfterUnlock, EventLog, ReaderId},
 };
 #[cfg(feature = "metrics")]
 use crate::engine::metrics::Histogram;
@@ -28,7 +28,7 @@ pub(crate) struct Publisher<K, V> {
     /// True if a lossless subscriber may delay the sweeper. Read by the sweeper to avoid the log's lock. `Relaxed`,
     /// because a stale value only affects one window: the capacity itself is read under the lock.
     may_block_sweeper: AtomicBool,
-    log: Mutex<Log<K, V>>,
+    log: Mutex<EventLog<K, V>>,
     /// Notified when a sweeper that waits for capacity may continue.
     room_freed: Notify,
     /// Notified when a write expires before the wake deadline of a resting sweeper.
@@ -62,7 +62,7 @@ impl<K, V> Publisher<K, V> {
             clock,
             causes,
             may_block_sweeper: AtomicBool::new(false),
-            log: Mutex::new(Log::new(capacity as u64)),
+            log: Mutex::new(EventLog::new(capacity as u64)),
             room_freed: Notify::new(),
             wake_requested: Notify::new(),
         }
@@ -241,7 +241,7 @@ impl<K, V> Publisher<K, V> {
     /// Publishes the journal, changes the log, and does the resulting work after unlock.
     pub(super) fn with_log<R>(
         &self,
-        change: impl FnOnce(&mut Log<K, V>, &mut AfterUnlock<K, V>) -> R,
+        change: impl FnOnce(&mut EventLog<K, V>, &mut AfterUnlock<K, V>) -> R,
     ) -> R {
         self.with_locked_log(self.lock(), |log, after| {
             self.catch_up(log, after);
@@ -251,8 +251,8 @@ impl<K, V> Publisher<K, V> {
 
     fn with_locked_log<R>(
         &self,
-        mut log: MutexGuard<'_, Log<K, V>>,
-        change: impl FnOnce(&mut Log<K, V>, &mut AfterUnlock<K, V>) -> R,
+        mut log: MutexGuard<'_, EventLog<K, V>>,
+        change: impl FnOnce(&mut EventLog<K, V>, &mut AfterUnlock<K, V>) -> R,
     ) -> R {
         let mut after = AfterUnlock::new();
         let changed = change(&mut log, &mut after);
@@ -266,7 +266,7 @@ impl<K, V> Publisher<K, V> {
     }
 
     /// Moves the journal to the log.
-    fn catch_up(&self, log: &mut Log<K, V>, after: &mut AfterUnlock<K, V>) {
+    fn catch_up(&self, log: &mut EventLog<K, V>, after: &mut AfterUnlock<K, V>) {
         if self.journal.is_dirty() {
             log.append(&self.journal, &self.clock, after);
             // The woken subscribers do not wait any more, so writers need not publish immediately for them.
@@ -279,7 +279,12 @@ impl<K, V> Publisher<K, V> {
 
     /// Updates the subscribed and awaited causes in the journal. Called under the log's lock after a change of
     /// subscribers, or with `more` before a subscriber waits for these causes.
-    fn update_subscriptions(&self, log: &mut Log<K, V>, more: u8, after: &mut AfterUnlock<K, V>) {
+    fn update_subscriptions(
+        &self,
+        log: &mut EventLog<K, V>,
+        more: u8,
+        after: &mut AfterUnlock<K, V>,
+    ) {
         let (subscribed, awaited) = log.subscribed_causes();
         self.journal.set_subscribed(subscribed, awaited | more);
         self.may_block_sweeper.store(log.may_block_sweeper(), Relaxed);
@@ -288,7 +293,7 @@ impl<K, V> Publisher<K, V> {
         log.append(&self.journal, &self.clock, after);
     }
 
-    fn lock(&self) -> MutexGuard<'_, Log<K, V>> {
+    fn lock(&self) -> MutexGuard<'_, EventLog<K, V>> {
         self.log.lock().expect("no user code runs under this lock")
     }
 }

@@ -5,7 +5,7 @@ use std::{ops::ControlFlow, sync::Arc, time::Duration};
 use super::{Parts, explore, spawn};
 use crate::engine::{
     failed_loads::FailedLoads,
-    store::{Failure, Member},
+    store::{FlightMember, LoadFailure},
 };
 
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -14,7 +14,7 @@ fn error_of(failed_loads: &FailedLoads, hash: u64, key: u8) -> Option<u32> {
     failed_loads.error::<u8, _, u32>(hash, &key).map(|error| *error)
 }
 
-fn failure(error: u32) -> Option<Failure> {
+fn failure(error: u32) -> Option<LoadFailure> {
     Some(Arc::new(error))
 }
 
@@ -28,7 +28,7 @@ fn no_error_is_found_after_a_write_that_its_flight_counts() {
         let location = parts.store.locate(&1);
         let hash = location.hash();
         let joined = parts.store.join_load(location, &1, || 1, false, &parts.start);
-        let ControlFlow::Continue(Member { flight, .. }) = joined else {
+        let ControlFlow::Continue(FlightMember { flight, .. }) = joined else {
             panic!("no value is live")
         };
         let (loads, failed) = (failed_loads.clone(), flight.clone());

@@ -41,7 +41,7 @@ static READ_LOCK: Mutex<()> = Mutex::new(());
 static GLOBAL: AtomicUsize = AtomicUsize::new(0);
 
 struct Registry {
-    groups: BTreeMap<GroupId, Group>,
+    groups: BTreeMap<GroupId, ObjectsOfName>,
     next_id: u64,
     /// True while the thread runs.
     has_thread: bool,
@@ -51,9 +51,9 @@ struct Registry {
 type GroupId = ((&'static str, &'static str), String);
 
 /// Objects of one kind and name.
-struct Group {
+struct ObjectsOfName {
     info: GroupInfo,
-    members: BTreeMap<u64, Member>,
+    members: BTreeMap<u64, RegisteredObject>,
     /// Sum of the last values of dropped objects.
     ended: MetricValues,
     exported: RecorderState,
@@ -61,7 +61,7 @@ struct Group {
     is_shared: bool,
 }
 
-struct Member {
+struct RegisteredObject {
     source: Weak<dyn Source>,
     last: MetricValues,
 }
@@ -118,7 +118,7 @@ pub(crate) fn register(
     let group = (series[0].id(), name.to_owned());
     // Cannot fail: an object is registered once.
     let _ = slot.set(Registration { group: group.clone(), id });
-    let group = registry.groups.entry(group).or_insert_with(|| Group {
+    let group = registry.groups.entry(group).or_insert_with(|| ObjectsOfName {
         info: GroupInfo {
             series,
             #[cfg(feature = "dashboard")]
@@ -132,7 +132,7 @@ pub(crate) fn register(
     });
     let is_shared = !group.members.is_empty() && kind_word(series).is_some();
     let is_newly_shared = is_shared && !mem::replace(&mut group.is_shared, true);
-    group.members.insert(id, Member { source, last: MetricValues::default() });
+    group.members.insert(id, RegisteredObject { source, last: MetricValues::default() });
     let has_thread = mem::replace(&mut registry.has_thread, true);
     // Unlocked first: a subscriber of the log is user code, and `spawn_exporter` may lock the registry.
     drop(registry);
@@ -242,7 +242,7 @@ fn spawn_exporter() {
 
 impl Registry {
     fn live_sources(&self) -> Vec<LiveSource> {
-        let members = self.groups.iter().flat_map(|(group, Group { members, .. })| {
+        let members = self.groups.iter().flat_map(|(group, ObjectsOfName { members, .. })| {
             members.iter().filter_map(|(id, member)| {
                 member.source.upgrade().map(|source| (group.clone(), *id, source))
             })
@@ -275,7 +275,7 @@ impl Registry {
     }
 }
 
-impl Group {
+impl ObjectsOfName {
     fn update(&mut self, global: Option<usize>) -> GroupUpdate {
         let mut now = self.ended.clone();
         self.members.values().for_each(|member| now.add(&member.last));

@@ -5,7 +5,7 @@ use metrics::{Counter, Gauge, Histogram, Key, Label, Level, Metadata, Recorder, 
 /// One series of a kind of object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Series {
-    kind: Kind,
+    kind: SeriesKind,
     pub(super) name: &'static str,
     help: &'static str,
     /// A label in addition to the name of the object.
@@ -13,7 +13,7 @@ pub(crate) struct Series {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum SeriesKind {
     Counter,
     Gauge,
     Histogram,
@@ -31,17 +31,17 @@ static METADATA: Metadata<'static> =
 
 /// A count, which only grows.
 pub(crate) const fn counter(name: &'static str, help: &'static str) -> Series {
-    Series { kind: Kind::Counter, name, help, label: None }
+    Series { kind: SeriesKind::Counter, name, help, label: None }
 }
 
 /// A number that may grow and shrink.
 pub(crate) const fn gauge(name: &'static str, help: &'static str) -> Series {
-    Series { kind: Kind::Gauge, name, help, label: None }
+    Series { kind: SeriesKind::Gauge, name, help, label: None }
 }
 
 /// Durations.
 pub(crate) const fn histogram(name: &'static str, help: &'static str) -> Series {
-    Series { kind: Kind::Histogram, name, help, label: None }
+    Series { kind: SeriesKind::Histogram, name, help, label: None }
 }
 
 impl Series {
@@ -83,15 +83,15 @@ impl Series {
         let unit = self.name.contains("_seconds").then_some(Unit::Seconds);
         let (name, help) = (self.name.into(), self.help.into());
         match self.kind {
-            Kind::Counter => {
+            SeriesKind::Counter => {
                 recorder.describe_counter(name, unit, help);
                 Handle::Counter(recorder.register_counter(key, &METADATA))
             }
-            Kind::Gauge => {
+            SeriesKind::Gauge => {
                 recorder.describe_gauge(name, unit, help);
                 Handle::Gauge(recorder.register_gauge(key, &METADATA))
             }
-            Kind::Histogram => {
+            SeriesKind::Histogram => {
                 recorder.describe_histogram(name, unit, help);
                 Handle::Histogram(recorder.register_histogram(key, &METADATA))
             }

@@ -7,7 +7,7 @@ use std::{
 
 use super::{
     Shard,
-    state::{ScannedEntry, ShardState},
+    shard_state::{ScannedEntry, ShardState},
     table::Table,
     table_cursor::{BUCKETS_PER_LOCK, TableCursor},
 };

@@ -18,8 +18,8 @@ use equivalent::Equivalent;
 use super::{
     Shard,
     entry::Entry,
+    shard_state::{OldTable, ShardState},
     side_tables::SideTables,
-    state::{OldTable, ShardState},
     table::{Table, WINDOW},
 };
 use crate::engine::sync::atomic::Ordering::Relaxed;

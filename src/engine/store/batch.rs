@@ -39,7 +39,7 @@ pub(crate) struct Places {
 
 /// Some keys of a batch, all of one shard.
 #[derive(Clone, Copy)]
-struct Group<'a> {
+struct KeysOfShard<'a> {
     hashes: &'a [u64],
     order: &'a [u64],
 }
@@ -76,12 +76,12 @@ impl Places {
     }
 
     /// Returns the next keys to handle under one lock.
-    fn next_group(&mut self) -> Option<Group<'_>> {
+    fn next_group(&mut self) -> Option<KeysOfShard<'_>> {
         let remaining = self.order.get(self.done..)?;
         let shard = remaining.chunk_by(|a, b| shard_of(*a) == shard_of(*b)).next()?;
         let order = &shard[..shard.len().min(MAX_GROUP)];
         self.done += order.len();
-        Some(Group { hashes: &self.hashes, order })
+        Some(KeysOfShard { hashes: &self.hashes, order })
     }
 
     fn are_done(&self) -> bool {
@@ -89,7 +89,7 @@ impl Places {
     }
 }
 
-impl Group<'_> {
+impl KeysOfShard<'_> {
     fn shard(&self) -> usize {
         shard_of(self.order[0])
     }
@@ -214,8 +214,13 @@ where
     }
 
     /// Looks up the keys of one group under one lock, or one by one if reads are tracked or tags were removed.
-    fn get_group<Q>(&self, group: Group<'_>, keys: &[&Q], values: &mut [Option<V>], now: &impl Now)
-    where
+    fn get_group<Q>(
+        &self,
+        group: KeysOfShard<'_>,
+        keys: &[&Q],
+        values: &mut [Option<V>],
+        now: &impl Now,
+    ) where
         Q: Hash + Equivalent<K> + ?Sized,
         V: Clone,
     {
@@ -246,7 +251,7 @@ where
     /// Writes the entries of one group under one lock. Only for stores that do not evict.
     fn set_group(
         &self,
-        group: Group<'_>,
+        group: KeysOfShard<'_>,
         entries: &mut [Option<(K, V)>],
         now: &impl Now,
         deadline: &impl Fn() -> Deadline,
@@ -289,7 +294,7 @@ where
     /// Removes the keys of one group under one lock. Returns the number of live values.
     fn remove_group<Q>(
         &self,
-        group: Group<'_>,
+        group: KeysOfShard<'_>,
         keys: &[&Q],
         now: &impl Now,
         drop_queue: &mut DropQueue<K, V>,

@@ -8,7 +8,7 @@ use crate::engine::{
     panics,
     shard::{
         clear::{count_entries, records_clear},
-        state::ScannedEntry,
+        shard_state::ScannedEntry,
         table::Table,
         table_cursor::{BUCKETS_PER_LOCK, TableCursor},
     },

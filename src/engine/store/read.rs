@@ -9,7 +9,7 @@ use crate::engine::{
     clock::{Deadline, Now},
     shard::{
         entry::Entry,
-        state::{FoundEntry, ShardState},
+        shard_state::{FoundEntry, ShardState},
         table::ShardReadGuard,
     },
 };

@@ -9,13 +9,14 @@ use equivalent::Equivalent;
 
 use super::{
     Location, Store,
-    write::{Decision, Written},
+    write::{WriteDecision, Written},
 };
 use crate::engine::{
     clock::{Deadline, Now, Tick},
     event::departure::Cause,
     shard::{
-        Shard, remove::DropQueue, state::ScannedEntry, table_cursor::TableCursor, tags::TagSet,
+        Shard, remove::DropQueue, shard_state::ScannedEntry, table_cursor::TableCursor,
+        tags::TagSet,
     },
 };
 
@@ -56,8 +57,8 @@ where
             let all = || tags.iter().flat_map(|tags| tags.iter());
             let written =
                 self.decide(&mut new, now, |_, _| match all().any(|tag| tag.is_removed()) {
-                    true => Decision::Leave,
-                    false => Decision::Put(deadline),
+                    true => WriteDecision::Leave,
+                    false => WriteDecision::Put(deadline),
                 });
             if written != Written::Unchanged {
                 return new.value;

@@ -14,9 +14,9 @@ use crate::engine::{
     clock::{Deadline, Now},
     shard::{Shard, entry::Entry, tags::TagSet},
     waiters::{
-        DepartureWaiters, KeyTurn, Member, Waiters,
+        DepartureWaiters, FlightMember, KeyTurn, Waiters,
         flight::{Flight, Preceding},
-        wait_map::Joined,
+        wait_map::JoinedWait,
     },
 };
 
@@ -43,14 +43,14 @@ where
         owned: impl FnOnce() -> K,
         loads_live: bool,
         now: &impl Now,
-    ) -> ControlFlow<V, Member<V>>
+    ) -> ControlFlow<V, FlightMember<V>>
     where
         Q: Hash + Equivalent<K> + ?Sized,
         V: Clone,
     {
         self.unless_live(location, key, loads_live, now, |locked, replaced_tags| {
             let loads = &mut locked.waiters_mut().loads;
-            let Joined { shared: flight, is_first } =
+            let JoinedWait { shared: flight, is_first } =
                 loads.join(hash, key, owned, Flight::is_finished, || Flight::new(replaced_tags));
             let preceding = if is_first {
                 Preceding::default()
@@ -58,7 +58,7 @@ where
                 flight.note_expiry(now);
                 flight.preceding(self.tagged_loads.removals())
             };
-            Member { flight, is_leader: is_first, preceding }
+            FlightMember { flight, is_leader: is_first, preceding }
         })
     }
 
@@ -89,7 +89,7 @@ where
         owned: impl FnOnce() -> K,
         seen: Seen,
         now: &impl Now,
-    ) -> Option<Member<V>>
+    ) -> Option<FlightMember<V>>
     where
         Q: Equivalent<K> + ?Sized,
     {
@@ -112,7 +112,7 @@ where
         }
         let flight = || Flight::of_refresh(replaced_tags);
         let flight = loads.join(hash, key, owned, |_| true, flight).shared;
-        Some(Member { flight, is_leader: true, preceding: Preceding::default() })
+        Some(FlightMember { flight, is_leader: true, preceding: Preceding::default() })
     }
 
     /// Calls `load` under the lock of the key's shard, with the tags of the value that is replaced; or returns the live

@@ -23,7 +23,7 @@ use crate::engine::{
 const VALUE_IS_GIVEN: &str = "whoever decides to write a value gives it";
 
 /// What to do with a key, decided under the lock of its shard.
-pub(crate) enum Decision {
+pub(crate) enum WriteDecision {
     /// Leaves the entry unchanged.
     Leave,
     /// Writes the new value with this hard deadline.
@@ -32,7 +32,7 @@ pub(crate) enum Decision {
     Remove,
 }
 
-/// The effect of a [`Decision`].
+/// The effect of a [`WriteDecision`].
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Written {
     /// Nothing was changed.
@@ -52,7 +52,7 @@ pub(crate) struct NewEntry<K, V> {
     location: Location,
     /// `None` once it was written.
     key: Option<K>,
-    /// `None` until the value is known, at the latest when the decision is [`Decision::Put`]. Once it was written, this
+    /// `None` until the value is known, at the latest when the decision is [`WriteDecision::Put`]. Once it was written, this
     /// is the live value that was replaced or removed, if there was one.
     pub(crate) value: Option<V>,
     /// `None` if the weigher was not called for the value.
@@ -65,7 +65,7 @@ pub(crate) struct NewEntry<K, V> {
 }
 
 /// The effect of a write on its shard.
-struct Stored {
+struct WriteEffect {
     /// Bucket of the written entry; `None` if it was discarded.
     bucket: Option<usize>,
     /// Weight to be evicted for it.
@@ -102,9 +102,9 @@ impl<K, V> NewEntry<K, V> {
     }
 }
 
-impl From<Option<Deadline>> for Decision {
+impl From<Option<Deadline>> for WriteDecision {
     fn from(deadline: Option<Deadline>) -> Self {
-        deadline.map_or(Decision::Leave, Decision::Put)
+        deadline.map_or(WriteDecision::Leave, WriteDecision::Put)
     }
 }
 
@@ -134,7 +134,9 @@ where
         V: Clone,
     {
         let mut new = self.new_entry_with(key, value);
-        self.decide(&mut new, now, |live, _| Decision::Put(deadline(live.map(|(_, until)| until))));
+        self.decide(&mut new, now, |live, _| {
+            WriteDecision::Put(deadline(live.map(|(_, until)| until)))
+        });
         new.value
     }
 
@@ -149,8 +151,8 @@ where
         }
         let mut new = self.new_entry_with(key, value);
         let written = self.decide(&mut new, now, |live, _| match live {
-            Some(_) => Decision::Leave,
-            None => Decision::Put(deadline),
+            Some(_) => WriteDecision::Leave,
+            None => WriteDecision::Put(deadline),
         });
         written != Written::Unchanged
     }
@@ -193,7 +195,7 @@ where
         &self,
         new: &mut NewEntry<K, V>,
         now: &impl Now,
-        decide: impl FnOnce(Option<(&V, Deadline)>, &mut Option<V>) -> Decision,
+        decide: impl FnOnce(Option<(&V, Deadline)>, &mut Option<V>) -> WriteDecision,
     ) -> Written
     where
         V: Clone,
@@ -211,12 +213,12 @@ where
         let live =
             live.map(|(bucket, _, entry)| (&entry.value, locked.hard_deadline(bucket, entry)));
         match decide(live, &mut new.value) {
-            Decision::Put(hard_deadline) => {
+            WriteDecision::Put(hard_deadline) => {
                 new.hard_deadline = hard_deadline;
                 new.deadline = self.deadline_after_write(hard_deadline, now);
                 self.put_found(new, locked, found, now)
             }
-            Decision::Remove => {
+            WriteDecision::Remove => {
                 locked.bump_write_version(hash, new.key());
                 if let Some(ExistingEntry { bucket, .. }) = found {
                     new.value = self.remove_found(locked, bucket, now, Cause::Removed);
@@ -225,7 +227,7 @@ where
                 drop(locked);
                 Written::Unchanged
             }
-            Decision::Leave => {
+            WriteDecision::Leave => {
                 drop(locked);
                 Written::Unchanged
             }
@@ -309,7 +311,7 @@ where
         new: &mut NewEntry<K, V>,
         now: &impl Now,
         drop_queue: &mut DropQueue<K, V>,
-    ) -> Stored {
+    ) -> WriteEffect {
         let deadline = new.deadline;
         let before = locked.entry_at_mut(bucket).swap(new.value_mut(), deadline);
         locked.note_deadline(bucket, new.deadline);
@@ -321,7 +323,7 @@ where
         } else {
             locked.record_replaced(new.take_key(), new.copy.take(), before, now, drop_queue);
         }
-        Stored { bucket: Some(bucket), to_evict }
+        WriteEffect { bucket: Some(bucket), to_evict }
     }
 
     /// Inserts an entry whose key is not in the shard. In a store that evicts, evicts entries of the same shard for it
@@ -333,20 +335,20 @@ where
         new: &mut NewEntry<K, V>,
         now: &impl Now,
         drop_queue: &mut DropQueue<K, V>,
-    ) -> Stored {
+    ) -> WriteEffect {
         let (hash, weight) = (new.location.hash, new.weight());
         let entry = Entry::new(new.take_value(), new.deadline);
         if let Some(room) = self.make_room() {
             if let Some(cause) = room.refuse(weight, weight, new.deadline, now) {
                 locked.depart(new.take_key(), entry, cause, now, drop_queue);
-                return Stored { bucket: None, to_evict: 0 };
+                return WriteEffect { bucket: None, to_evict: 0 };
             }
             room.before_insert(locked, (hash, weight), now, drop_queue);
         }
         let bucket = locked.insert(hash, new.take_key(), entry);
         let to_evict = locked.note_inserted(bucket, hash, weight);
         locked.write_side_tables(bucket, new.hard_deadline, new.tags.take());
-        Stored { bucket: Some(bucket), to_evict }
+        WriteEffect { bucket: Some(bucket), to_evict }
     }
 
     /// Removes and returns the live value. Expires the entry if its deadline has passed.

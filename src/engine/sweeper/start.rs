@@ -9,7 +9,7 @@ use std::{
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
 use super::{config::Sweep, task::run};
-use crate::engine::{state::SharedState, tasks::spawn};
+use crate::engine::{shared_state::SharedState, tasks::spawn};
 
 /// Wraps `state` in an `Arc`, and starts its sweeper on its runtime.
 ///

@@ -15,7 +15,7 @@ use super::{config::Sweep, report::SweepReport};
 use crate::engine::{
     event::Cause,
     panics,
-    state::SharedState,
+    shared_state::SharedState,
     store::{Departure, LockWait, ShardPass, StepLimits, Store, TagPurge},
 };
 

@@ -12,7 +12,7 @@ use tokio::time::{Instant, Interval, timeout, timeout_at};
 use super::sweep_run::{Leftovers, Step, SweepRun, YIELD_AFTER, shrink};
 use crate::engine::{
     event::{Cause, Publisher},
-    state::SharedState,
+    shared_state::SharedState,
 };
 
 /// Number of shards that a tick checks for shrinking; it stops at the first one that shrinks. Checking all shards would

@@ -106,7 +106,7 @@ pub(crate) struct Eligibility<'a> {
 }
 
 /// Full buckets that are compared.
-struct Sample {
+struct VictimSample {
     buckets: [u32; 4 * SAMPLE],
     len: usize,
 }
@@ -289,11 +289,11 @@ impl Policy {
     }
 
     /// Returns a sample of the runners-up of the last one, and of the later of the last two inserts that may be evicted.
-    fn earlier_candidates(&self) -> Sample {
+    fn earlier_candidates(&self) -> VictimSample {
         let ([first, next], [last, earlier]) = (self.runner_ups, self.newest);
         let newest = if self.is_empty(last) { earlier } else { last };
         let is_new = newest != first && newest != next;
-        let mut sample = Sample { buckets: [0; 4 * SAMPLE], len: 0 };
+        let mut sample = VictimSample { buckets: [0; 4 * SAMPLE], len: 0 };
         for bucket in [first, next, if is_new { newest } else { NO_BUCKET }] {
             if !self.is_empty(bucket) {
                 sample.buckets[sample.len] = bucket as u32;
@@ -374,7 +374,7 @@ impl Policy {
     /// Adds the next full buckets, up to `max_len`. Returns their number, and the bucket at which the scan stopped.
     /// Nothing here branches on whether a bucket is full, which no branch predictor can learn.
     #[inline]
-    fn add_sample(&mut self, sample: &mut Sample, max_len: usize) -> (usize, usize) {
+    fn add_sample(&mut self, sample: &mut VictimSample, max_len: usize) -> (usize, usize) {
         let (mut count, mut end) = (0, self.cursor);
         let scan_end = self.access_words.len().min(self.cursor + MAX_SCAN);
         for access_word in &mut self.access_words[self.cursor..scan_end] {
@@ -395,7 +395,7 @@ impl Policy {
     #[inline]
     fn consider(
         &mut self,
-        sample: &Sample,
+        sample: &VictimSample,
         eligibility: &Eligibility<'_>,
         protects_read: bool,
         ranks: &mut Ranks,

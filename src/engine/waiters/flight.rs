@@ -94,13 +94,13 @@ pub(crate) enum Lookup<V, L = ()> {
     /// The value was loaded.
     Loaded(V),
     /// The load has failed.
-    Failed(Failure),
+    Failed(LoadFailure),
     /// The flight has no result for this caller, which looks the key up again.
     Again,
 }
 
 /// An error of any loader's error type.
-pub(crate) type Failure = Arc<dyn Any + Send + Sync>;
+pub(crate) type LoadFailure = Arc<dyn Any + Send + Sync>;
 
 impl<V> Flight<V> {
     /// Returns a flight whose creator is the leader, and whose load replaces a value with these tags.

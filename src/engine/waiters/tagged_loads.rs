@@ -21,10 +21,10 @@ pub(crate) struct TaggedLoads {
     /// seen its increment.
     removals: AtomicU64,
     /// Boxed: few caches use it.
-    running: Box<Mutex<Running>>,
+    running: Box<Mutex<RunningLoads>>,
 }
 
-struct Running {
+struct RunningLoads {
     /// Running loads, counted by the number of removals before they began.
     loads: BTreeMap<u64, usize>,
     /// Names of removed tags, with the number of the last removal of each.
@@ -35,8 +35,11 @@ struct Running {
 
 impl TaggedLoads {
     pub(crate) fn new() -> Self {
-        let running =
-            Running { loads: BTreeMap::new(), removed: HashMap::new(), prune_at: MIN_PRUNE_LEN };
+        let running = RunningLoads {
+            loads: BTreeMap::new(),
+            removed: HashMap::new(),
+            prune_at: MIN_PRUNE_LEN,
+        };
         Self { removals: AtomicU64::new(0), running: Box::new(Mutex::new(running)) }
     }
 
@@ -86,7 +89,7 @@ impl TaggedLoads {
         removals.copied().filter(|removal| *removal > began_at).max().unwrap_or(0)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Running> {
+    fn lock(&self) -> MutexGuard<'_, RunningLoads> {
         self.running.lock().expect("no user code runs under this lock")
     }
 }

@@ -53,24 +53,24 @@ impl<K, T> WaitMap<K, T> {
         owned: impl FnOnce() -> K,
         is_finished: impl FnOnce(&T) -> bool,
         new: impl FnOnce() -> T,
-    ) -> Joined<T>
+    ) -> JoinedWait<T>
     where
         Q: Equivalent<K> + ?Sized,
     {
         if let Some(entry) = self.0.find_mut(hash, |entry| entry.is_of(hash, key)) {
             if !is_finished(&entry.shared) {
                 entry.members += 1;
-                return Joined { shared: entry.shared.clone(), is_first: false };
+                return JoinedWait { shared: entry.shared.clone(), is_first: false };
             }
             // Members of the finished value hold their own references to it. `leave` ignores them, since it compares
             // the values.
             (entry.shared, entry.members) = (Arc::new(new()), 1);
-            return Joined { shared: entry.shared.clone(), is_first: true };
+            return JoinedWait { shared: entry.shared.clone(), is_first: true };
         }
         let entry = WaitEntry { hash, key: owned(), shared: Arc::new(new()), members: 1 };
         let shared = entry.shared.clone();
         self.0.insert_unique(hash, entry, |entry| entry.hash);
-        Joined { shared, is_first: true }
+        JoinedWait { shared, is_first: true }
     }
 
     /// Removes a member. Returns the key if it was the last one, to be dropped after the unlock.
@@ -105,7 +105,7 @@ impl<K, T> WaitMap<K, T> {
 }
 
 /// The result of joining a key.
-pub(crate) struct Joined<T> {
+pub(crate) struct JoinedWait<T> {
     pub(crate) shared: Arc<T>,
     /// True if there was no other member.
     pub(crate) is_first: bool,

@@ -19,10 +19,10 @@ use super::{
         Error,
         keyspace::{SHARDS, few_at_once},
     },
+    cache_state::{BroadcastItem, CacheState, Ring},
     commands::Commands,
     event_record::{ClockPair, EventDecoder, EventRecord, StreamEntry},
     shard_hints::{CHECK_EVERY, ShardHints, pause_after},
-    state::{BroadcastItem, CacheState, Ring},
     stats::Counters,
 };
 use crate::engine::event::Lagged;

@@ -19,13 +19,13 @@ use super::{
         keyspace::Kind,
     },
     Cache,
+    cache_state::CacheState,
     commands::Commands,
     failures::Failures,
     near::{MakeNearCache, NearCache, NearSettings},
-    state::CacheState,
     stats::{Counters, NearCounters},
 };
-use crate::cache::{FreshnessPolicy, RefreshErrorHook, Settings};
+use crate::cache::{FreshnessPolicy, FreshnessSettings, RefreshErrorHook};
 
 /// Maximum number of events that this process buffers for its subscribers.
 const MAX_EVENT_CAPACITY: usize = 1 << 20;
@@ -47,7 +47,7 @@ const MAX_EVENT_CAPACITY: usize = 1 << 20;
 pub struct CacheBuilder<K, V> {
     client: Client,
     name: String,
-    settings: Settings,
+    settings: FreshnessSettings,
     refresh_error_hook: Option<RefreshErrorHook<Vec<u8>>>,
     format: Format,
     retention: Option<Duration>,
@@ -100,7 +100,7 @@ impl<K, V> Cache<K, V> {
         CacheBuilder {
             client: client.clone(),
             name: name.to_owned(),
-            settings: Settings::default(),
+            settings: FreshnessSettings::default(),
             refresh_error_hook: None,
             format: Format::default(),
             retention: None,

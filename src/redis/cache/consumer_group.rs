@@ -28,10 +28,10 @@ use super::{
         keyspace::{SHARDS, few_at_once},
         script::Call,
     },
+    cache_state::CacheState,
     event_record::{ClockPair, EventDecoder, EventRecord, StreamEntry},
-    shard_consumer::{RetryAfter, ShardConsumer, StreamId},
+    shard_consumer::{Redelivery, ShardConsumer, StreamId},
     shard_hints::{CHECK_EVERY, ShardHints, pause_after},
-    state::CacheState,
     stats::Counters,
 };
 use crate::engine::event::Event;
@@ -46,7 +46,7 @@ const BATCH: usize = 64;
 const MAX_BUFFERED_BYTES: usize = 16 << 20;
 
 /// Item of the channel from the task to the subscriber.
-pub(super) enum Delivery<K, V> {
+pub(super) enum EventDelivery<K, V> {
     /// An event and its size in bytes.
     Event(StreamId, Event<K, V>, usize),
     Undecodable(StreamId, Error, usize),
@@ -63,14 +63,14 @@ pub(super) enum Acknowledgement {
     /// The event was never received: another subscriber should get it immediately.
     Nack(StreamId),
     /// The event was received, and is to be delivered again. The text is the reason for the log, if it was a failure.
-    Retry(StreamId, RetryAfter, Option<String>),
+    Retry(StreamId, Redelivery, Option<String>),
     /// The number of missed events was received.
     Missed,
 }
 
 /// The subscriber's ends of the channels to its task.
-pub(super) struct Subscription<K, V> {
-    pub(super) deliveries: mpsc::Receiver<Delivery<K, V>>,
+pub(super) struct GroupSubscription<K, V> {
+    pub(super) deliveries: mpsc::Receiver<EventDelivery<K, V>>,
     /// Unbounded, because the `Drop` of a subscription cannot wait.
     pub(super) acknowledgements: mpsc::UnboundedSender<Acknowledgement>,
     /// Total size of the buffered deliveries.
@@ -88,7 +88,7 @@ struct ConsumerTask<K, V> {
     group: Arc<str>,
     lease: Duration,
     /// `None` once the subscription is ending: no further events are read.
-    deliveries: Option<mpsc::Sender<Delivery<K, V>>>,
+    deliveries: Option<mpsc::Sender<EventDelivery<K, V>>>,
     acknowledgements: mpsc::UnboundedReceiver<Acknowledgement>,
     buffered_bytes: Arc<AtomicUsize>,
     is_removed: Arc<AtomicBool>,
@@ -151,7 +151,7 @@ const RESERVED_GROUP: &str = "fleeting:restored";
 pub(super) async fn join<K, V>(
     state: &CacheState<K, V>,
     group: &str,
-) -> Result<Subscription<K, V>, Error>
+) -> Result<GroupSubscription<K, V>, Error>
 where
     K: DeserializeOwned + Send + 'static,
     V: DeserializeOwned + Send + 'static,
@@ -186,7 +186,7 @@ where
     tokio::spawn(task.run(state.poll_every, state.stop.subscribe()));
     let acknowledgements = acknowledge;
     let counters = state.counters.clone();
-    Ok(Subscription {
+    Ok(GroupSubscription {
         deliveries: delivered,
         acknowledgements,
         buffered_bytes,
@@ -257,7 +257,7 @@ where
     }
 
     /// Returns how many events of each shard may be read.
-    fn capacity(&self, deliveries: &mpsc::Sender<Delivery<K, V>>) -> usize {
+    fn capacity(&self, deliveries: &mpsc::Sender<EventDelivery<K, V>>) -> usize {
         match self.buffered_bytes.load(Relaxed) {
             MAX_BUFFERED_BYTES.. => 0,
             _ => (deliveries.capacity() / self.shards.len()).min(BATCH),
@@ -344,7 +344,7 @@ where
         if let (Some(error), Some(deliveries), false) = (failure, &self.deliveries, was_unreachable)
         {
             // Skipped if the channel is full: the subscriber has events to read, and does not notice the outage.
-            let _ = deliveries.try_send(Delivery::Unreachable(error));
+            let _ = deliveries.try_send(EventDelivery::Unreachable(error));
         }
         (has_more && !self.is_unreachable, has_events)
     }
@@ -414,8 +414,8 @@ where
         let id = StreamId { shard, entry: record.id.clone(), failures };
         let size = record.size();
         let delivery = match self.decoder.decode(&record, now) {
-            Ok(event) => Delivery::Event(id.clone(), event, size),
-            Err(error) => Delivery::Undecodable(id.clone(), error, size),
+            Ok(event) => EventDelivery::Event(id.clone(), event, size),
+            Err(error) => EventDelivery::Undecodable(id.clone(), error, size),
         };
         let shard = &mut self.shards[usize::from(shard)];
         // Our own lease had expired, and we took the event over from ourselves: it was delivered already.
@@ -440,7 +440,7 @@ where
         let is_waiting = self.shards.iter().any(ShardConsumer::has_sent_missed);
         let deliveries = self.deliveries.as_ref().filter(|_| missed > 0 && !is_waiting);
         // If the channel is full, the next poll tries again.
-        if deliveries.is_some_and(|it| it.try_send(Delivery::Missed(missed)).is_ok()) {
+        if deliveries.is_some_and(|it| it.try_send(EventDelivery::Missed(missed)).is_ok()) {
             self.shards.iter_mut().for_each(ShardConsumer::mark_missed_sent);
         }
     }

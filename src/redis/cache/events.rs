@@ -23,10 +23,10 @@ use tokio::{
 use super::{
     super::Error,
     Cache, broadcast,
+    cache_state::BroadcastItem,
     commands::Commands,
-    consumer_group::{self, Acknowledgement, Delivery, Subscription},
-    shard_consumer::{RetryAfter, StreamId},
-    state::BroadcastItem,
+    consumer_group::{self, Acknowledgement, EventDelivery, GroupSubscription},
+    shard_consumer::{Redelivery, StreamId},
 };
 use crate::engine::{
     event::{Event, Lagged},
@@ -102,7 +102,7 @@ pub struct Events<K, V>(Pin<Box<dyn Stream<Item = BroadcastItem<K, V>> + Send>>)
 pub struct LosslessEvents<K, V> {
     commands: Arc<Commands>,
     group: String,
-    subscription: Subscription<K, V>,
+    subscription: GroupSubscription<K, V>,
     /// The latest event, until it is acknowledged.
     last: Option<StreamId>,
 }
@@ -392,7 +392,7 @@ impl<K, V> LosslessEvents<K, V> {
     ///
     /// The event is given back at the first poll of the future, which completes it.
     pub async fn retry_in(&mut self, delay: Duration) -> Result<bool, Error> {
-        Ok(self.give_back(RetryAfter::Delay(delay), None))
+        Ok(self.give_back(Redelivery::Delay(delay), None))
     }
 
     /// Gives the latest event back because its processing failed, to be delivered again after a backoff of 1 s, which
@@ -425,10 +425,10 @@ impl<K, V> LosslessEvents<K, V> {
     ///
     /// The same as for [`retry_in`](LosslessEvents::retry_in).
     pub async fn fail(&mut self, reason: impl Into<String>) -> Result<bool, Error> {
-        Ok(self.give_back(RetryAfter::Backoff, Some(reason.into())))
+        Ok(self.give_back(Redelivery::Backoff, Some(reason.into())))
     }
 
-    fn give_back(&mut self, after: RetryAfter, reason: Option<String>) -> bool {
+    fn give_back(&mut self, after: Redelivery, reason: Option<String>) -> bool {
         let Some(id) = self.last.take() else { return false };
         self.send(Acknowledgement::Retry(id, after, reason));
         true
@@ -453,26 +453,26 @@ impl<K, V> LosslessEvents<K, V> {
         })
     }
 
-    fn receive(&mut self, delivery: Delivery<K, V>) -> Option<Result<Event<K, V>, Error>> {
+    fn receive(&mut self, delivery: EventDelivery<K, V>) -> Option<Result<Event<K, V>, Error>> {
         match delivery {
-            Delivery::Event(id, event, size) => {
+            EventDelivery::Event(id, event, size) => {
                 self.last = Some(id);
                 self.release_bytes(size);
                 Some(Ok(event))
             }
-            Delivery::Undecodable(id, error, size) => {
+            EventDelivery::Undecodable(id, error, size) => {
                 self.release_bytes(size);
                 // A subscriber of another release may be able to decode it.
                 let reason = Some(error.to_string());
-                self.send(Acknowledgement::Retry(id, RetryAfter::Lease, reason));
+                self.send(Acknowledgement::Retry(id, Redelivery::Lease, reason));
                 Some(Err(error))
             }
-            Delivery::Missed(events) => {
+            EventDelivery::Missed(events) => {
                 self.subscription.counters.missed(events);
                 self.send(Acknowledgement::Missed);
                 Some(Err(Error::Missed(events)))
             }
-            Delivery::Unreachable(error) => Some(Err(error)),
+            EventDelivery::Unreachable(error) => Some(Err(error)),
         }
     }
 
@@ -491,7 +491,7 @@ impl<K, V> Drop for LosslessEvents<K, V> {
         // Closed before it is drained, so that the task cannot add a delivery that would be missed here.
         self.subscription.deliveries.close();
         while let Ok(delivery) = self.subscription.deliveries.try_recv() {
-            if let Delivery::Event(id, ..) | Delivery::Undecodable(id, ..) = delivery {
+            if let EventDelivery::Event(id, ..) | EventDelivery::Undecodable(id, ..) = delivery {
                 self.send(Acknowledgement::Nack(id));
             }
         }

@@ -15,7 +15,7 @@ pub(super) const MAX_TTL_MILLIS: u128 = 1 << 52;
 const LONG_TTL_MILLIS: u64 = 60_000;
 
 /// Freshness settings of a cache. Its keys, which the hook for errors of refreshes gets, are encoded.
-pub(super) type Freshness = FreshnessPolicy<Vec<u8>>;
+pub(super) type EncodedFreshness = FreshnessPolicy<Vec<u8>>;
 
 /// Expiry of a value that is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +40,7 @@ impl Expiry {
 
     /// Returns the expiry of a value that is written or loaded with `ttl`, or else with the default TTL: shortened by
     /// the jitter.
-    pub(super) fn of_written(freshness: &Freshness, ttl: Option<Duration>) -> Self {
+    pub(super) fn of_written(freshness: &EncodedFreshness, ttl: Option<Duration>) -> Self {
         let ttl = ttl.or(freshness.settings.time_to_live);
         ttl.map_or(Self::Never, |ttl| Self::of(freshness.with_jitter(ttl)))
     }

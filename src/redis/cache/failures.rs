@@ -11,7 +11,7 @@ use crate::engine::{
     clock::Clock,
     failed_loads::{DEFAULT_MAX, FailedLoads},
     hasher::DefaultHasher,
-    store::Failure,
+    store::LoadFailure,
 };
 
 pub(super) struct Failures {
@@ -112,7 +112,7 @@ impl InFlight {
 
 impl BegunLoad {
     /// Records the failure of the load, unless this process has written the key since the load began.
-    pub(super) fn record_failure(&self, error: Option<Failure>) {
+    pub(super) fn record_failure(&self, error: Option<LoadFailure>) {
         let Begun { failures, key, writes_before } = &*self.0;
         let is_superseded =
             || failures.in_flight().get(key).is_some_and(|it| it.writes != *writes_before);

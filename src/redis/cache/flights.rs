@@ -14,7 +14,7 @@ use crate::{
     cache::ReentrancyScope,
     engine::{
         hasher::DefaultHasher,
-        store::{Failure, Flight, Joined, Lookup, Preceding, WaitMap},
+        store::{Flight, JoinedWait, LoadFailure, Lookup, Preceding, WaitMap},
     },
 };
 
@@ -25,7 +25,7 @@ pub(super) struct Flights {
 }
 
 /// Membership in a flight, as its leader or a follower, until it is dropped.
-pub(super) struct LoadGuard {
+pub(super) struct FlightMembership {
     flights: Arc<Flights>,
     hash: u64,
     flight: Arc<Flight<Vec<u8>>>,
@@ -42,7 +42,7 @@ pub(super) enum FlightOutcome {
     Leader,
     Loaded(Vec<u8>),
     /// Error of the loader, of any type.
-    LoaderFailed(Failure),
+    LoaderFailed(LoadFailure),
     Error(Error),
     /// The result is not for this caller, since a write may have come before it: ask again.
     Retry,
@@ -55,14 +55,14 @@ enum NoValue {
 }
 
 impl Flights {
-    pub(super) fn join(self: &Arc<Self>, key: &[u8]) -> LoadGuard {
+    pub(super) fn join(self: &Arc<Self>, key: &[u8]) -> FlightMembership {
         let hash = self.hasher.hash_one(key);
         let mut by_key = self.lock();
-        let Joined { shared, is_first } =
+        let JoinedWait { shared, is_first } =
             by_key.join(hash, key, || key.to_vec(), Flight::is_finished, || Flight::new(None));
         let reads_begun = shared.preceding(0);
         drop(by_key);
-        LoadGuard {
+        FlightMembership {
             flights: self.clone(),
             hash,
             flight: shared,
@@ -83,7 +83,7 @@ impl Default for Flights {
     }
 }
 
-impl LoadGuard {
+impl FlightMembership {
     pub(super) fn is_leader(&self) -> bool {
         self.is_leader
     }
@@ -137,7 +137,7 @@ impl LoadGuard {
     }
 
     /// Ends the flight with a result for all followers that joined before the leader's last request.
-    pub(super) fn finish(self, outcome: Result<Vec<u8>, Failure>) {
+    pub(super) fn finish(self, outcome: Result<Vec<u8>, LoadFailure>) {
         self.finish_flight(outcome);
     }
 
@@ -160,7 +160,7 @@ impl LoadGuard {
         self.finish_flight(Err(Arc::new(NoValue::Retry)));
     }
 
-    fn finish_flight(mut self, outcome: Result<Vec<u8>, Failure>) {
+    fn finish_flight(mut self, outcome: Result<Vec<u8>, LoadFailure>) {
         let lookup = match outcome {
             Ok(value) => Lookup::Loaded(value),
             Err(failure) => {
@@ -175,7 +175,7 @@ impl LoadGuard {
     }
 }
 
-impl Drop for LoadGuard {
+impl Drop for FlightMembership {
     fn drop(&mut self) {
         if self.is_leader {
             // Before leaving the flight, so that a follower that is still in it becomes the leader.

@@ -7,9 +7,9 @@ use tokio::time::{Instant, timeout};
 
 use super::{
     super::{Error, Format},
-    expiry::{Expiry, Freshness},
+    expiry::{EncodedFreshness, Expiry},
     failures::BegunLoad,
-    flights::LoadGuard,
+    flights::FlightMembership,
     lease::Lease,
     stats::Counters,
     stored_value::stored,
@@ -24,12 +24,12 @@ pub(super) struct Load {
     /// Name of the cache, for log messages.
     pub(super) name: String,
     pub(super) key: Vec<u8>,
-    pub(super) guard: LoadGuard,
+    pub(super) guard: FlightMembership,
     /// Lease on the key, or the error if the memory of the server is full.
     pub(super) lease: Result<Lease, Error>,
     pub(super) format: Format,
     pub(super) counters: Arc<Counters>,
-    pub(super) freshness: Arc<Freshness>,
+    pub(super) freshness: Arc<EncodedFreshness>,
     /// Present if failures are kept.
     pub(super) begun: Option<BegunLoad>,
     /// True if no caller waits for this load itself.

@@ -13,7 +13,7 @@ use super::{
     super::{Error, codec::encode_key, error::is_out_of_memory},
     Cache,
     failures::BegunLoad,
-    flights::{FlightOutcome, LoadGuard},
+    flights::{FlightMembership, FlightOutcome},
     lease::{Lease, LeaseLookup, POLL_PAUSE, peek},
     load::Load,
 };
@@ -235,7 +235,7 @@ where
     /// Polls the server until there is a value or this call holds the lease, and then loads.
     async fn lead<E, F, Fut>(
         &self,
-        mut guard: LoadGuard,
+        mut guard: FlightMembership,
         key: &[u8],
         ttl: impl TimeToLive<V> + Send + 'static,
         loader: F,
@@ -295,7 +295,7 @@ where
     fn new_load(
         &self,
         key: &[u8],
-        guard: LoadGuard,
+        guard: FlightMembership,
         lease: Result<Lease, Error>,
         begun: Option<BegunLoad>,
         is_refresh: bool,

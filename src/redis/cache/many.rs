@@ -222,7 +222,7 @@ fn by_shard<T>(all: &[T], key: impl Fn(&T) -> &Vec<u8>) -> Vec<Vec<usize>> {
 }
 
 /// Splits the entries of a shard into batches of at most [`MAX_BATCH`], for one script each.
-fn batches<'a>(mut rest: &'a [&'a Entry]) -> impl Iterator<Item = &'a [&'a Entry]> {
+fn batches<'a>(mut rest: &'a [&'a EncodedEntry]) -> impl Iterator<Item = &'a [&'a EncodedEntry]> {
     std::iter::from_fn(move || {
         let mut bytes = 0;
         let fit = rest.iter().take(MAX_BATCH.1).take_while(|(key, value)| {
@@ -238,4 +238,4 @@ fn batches<'a>(mut rest: &'a [&'a Entry]) -> impl Iterator<Item = &'a [&'a Entry
 }
 
 /// A key and its value, encoded.
-type Entry = (Vec<u8>, Vec<u8>);
+type EncodedEntry = (Vec<u8>, Vec<u8>);

@@ -25,7 +25,7 @@ pub(super) struct StreamId {
 }
 
 /// Time at which an event that failed is delivered again.
-pub(super) enum RetryAfter {
+pub(super) enum Redelivery {
     /// When its lease ends. It could not be decoded, but a subscriber of another release may be able to.
     Lease,
     /// After a delay that grows with the number of failed attempts.
@@ -137,21 +137,21 @@ impl ShardConsumer {
     ///
     /// A dead event that was delivered is acknowledged. One that could not be decoded remains until its retention has
     /// passed, and is missed then.
-    pub(super) fn retry(&mut self, mut id: StreamId, after: RetryAfter, lease: Duration) -> bool {
+    pub(super) fn retry(&mut self, mut id: StreamId, after: Redelivery, lease: Duration) -> bool {
         id.failures += 1;
         if id.failures >= MAX_ATTEMPTS {
             match after {
-                RetryAfter::Lease => self.nack(id),
-                RetryAfter::Backoff | RetryAfter::Delay(_) => self.ack(id),
+                Redelivery::Lease => self.nack(id),
+                Redelivery::Backoff | Redelivery::Delay(_) => self.ack(id),
             }
             return true;
         }
         let delay = match after {
-            RetryAfter::Lease => lease,
-            RetryAfter::Backoff => {
+            Redelivery::Lease => lease,
+            Redelivery::Backoff => {
                 Retries::DEFAULT.backoff(id.failures, make_rng::<SmallRng>().random())
             }
-            RetryAfter::Delay(delay) => delay,
+            Redelivery::Delay(delay) => delay,
         };
         if self.leased.contains(&id.entry) {
             let due = Instant::now() + delay.min(MAX_DURATION);

@@ -63,15 +63,15 @@ struct State {
     is_large: bool,
     /// True while a task makes attempts in the background.
     is_retrying: AtomicBool,
-    current: Mutex<Current>,
-    attempt: SingleFlight<Attempt>,
+    current: Mutex<CurrentConnection>,
+    attempt: SingleFlight<ConnectionAttempt>,
 }
 
 /// Outcome of an attempt to connect.
-type Attempt = RedisResult<Arc<Connection>>;
+type ConnectionAttempt = RedisResult<Arc<Connection>>;
 
 #[derive(Default)]
-struct Current {
+struct CurrentConnection {
     connection: Option<Arc<Connection>>,
     /// Error of the last failed attempt, the version of its credentials, and until when it is returned to callers.
     failure: Option<(RedisError, u64, Instant)>,
@@ -218,7 +218,7 @@ impl SharedConnection {
         state.upgrade().map(Self)
     }
 
-    fn current(&self) -> MutexGuard<'_, Current> {
+    fn current(&self) -> MutexGuard<'_, CurrentConnection> {
         self.0.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -20,9 +20,9 @@ pub(super) struct SingleFlight<T: Clone> {
     max_duration: Duration,
 }
 
-type FlightSlot<T> = Arc<Mutex<Option<InFlight<T>>>>;
+type FlightSlot<T> = Arc<Mutex<Option<SharedCall<T>>>>;
 
-struct InFlight<T: Clone> {
+struct SharedCall<T: Clone> {
     outcome: SharedResult<T>,
     started_at: Instant,
 }
@@ -55,14 +55,14 @@ impl<T: Clone + Send + Sync + 'static> SingleFlight<T> {
         F: Future<Output = T> + Send + 'static,
     {
         let mut slot = self.slot.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(InFlight { outcome, started_at }) = &*slot
+        if let Some(SharedCall { outcome, started_at }) = &*slot
             && started_at.elapsed() < self.max_duration
         {
             return outcome.clone();
         }
         let (sender, outcome) = oneshot::channel();
         let outcome = outcome.shared();
-        let old = slot.replace(InFlight { outcome: outcome.clone(), started_at: Instant::now() });
+        let old = slot.replace(SharedCall { outcome: outcome.clone(), started_at: Instant::now() });
         drop(slot);
         // After unlock, for the reason given in `ClearSlotOnDrop`.
         drop(old);

@@ -9,7 +9,7 @@ use crate::redis::script::Script;
 pub(super) const MAX_REMOVED: usize = 1_000;
 
 /// Scripts for one layout. `KEYS` and `ARGV[1]` are described in `prelude.lua`.
-pub(super) struct Scripts {
+pub(super) struct SetScripts {
     /// `ARGV`: a score, `1` to replace all members with that score, and the members.
     pub(super) push: Script,
     /// `ARGV`: the bounds of a range of scores, and the maximum number of members, -1 for all.
@@ -28,16 +28,16 @@ pub(super) struct Scripts {
     pub(super) len: Script,
 }
 
-pub(super) fn scripts(unit: ScoreUnit) -> &'static Scripts {
-    static MILLIS: Scripts = Scripts::new(include_str!("millis.lua"));
-    static SECONDS: Scripts = Scripts::new(include_str!("seconds.lua"));
+pub(super) fn scripts(unit: ScoreUnit) -> &'static SetScripts {
+    static MILLIS: SetScripts = SetScripts::new(include_str!("millis.lua"));
+    static SECONDS: SetScripts = SetScripts::new(include_str!("seconds.lua"));
     match unit {
         ScoreUnit::Millis => &MILLIS,
         ScoreUnit::Seconds => &SECONDS,
     }
 }
 
-impl Scripts {
+impl SetScripts {
     const fn new(layout: &'static str) -> Self {
         let prelude = include_str!("prelude.lua");
         Self {

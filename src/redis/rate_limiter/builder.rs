@@ -8,9 +8,9 @@ use super::{
     breaker::CircuitBreaker,
     deny_cache::DenyCache,
     limit_set::{CurrentLimits, max_reserve_for},
+    limiter_state::LimiterState,
     on_error::{Fallback, OnError},
     reservations::Reservations,
-    state::LimiterState,
 };
 use crate::{
     engine::hasher::DefaultHasher,

@@ -7,12 +7,12 @@ use tokio::time::{Instant, timeout_at};
 
 use super::{
     super::Error,
-    deny_cache::{Denial, DenyCache, Lookup},
+    deny_cache::{Denial, DenyCache, DenyLookup},
+    limiter_state::LimiterState,
     on_error::Fallback,
     permit::{Charged, Permit},
     protocol::{self, Charges, LimitArgs, Outcome, Remaining, Reply, Verb},
     reservations::{ServerCheck, Taken},
-    state::LimiterState,
 };
 use crate::{
     engine::coop,
@@ -36,7 +36,7 @@ pub(super) struct Attempt<'a> {
 /// Look-up of a call in the cache of denials, before the server is asked.
 pub(super) struct DenialLookup<'a> {
     /// `None` if denials are not cached.
-    cache: Option<(&'a DenyCache, Lookup)>,
+    cache: Option<(&'a DenyCache, DenyLookup)>,
     /// True if denials of the subject are cached, of other calls.
     has_denials: bool,
 }

@@ -17,7 +17,7 @@ use crate::{
     engine::{
         hasher::DefaultHasher,
         shards::default_shards,
-        state::SharedState,
+        shared_state::SharedState,
         store::{Cause, Entry, Location, Store},
         sweeper::{self, Sweep},
     },
@@ -59,7 +59,7 @@ pub(super) struct Denial {
 
 /// Time, location and version of a subject's denials, taken before the call to the server.
 #[derive(Clone, Copy)]
-pub(super) struct Lookup {
+pub(super) struct DenyLookup {
     pub(super) asked_at: Instant,
     location: Location,
     version: u64,
@@ -89,20 +89,20 @@ impl DenyCache {
         }
     }
 
-    pub(super) fn look_up(&self, subject: &[u8]) -> Lookup {
+    pub(super) fn look_up(&self, subject: &[u8]) -> DenyLookup {
         let location = self.cache.store.locate(subject);
         // `Relaxed`, twice: with an outdated number, the call counts as made before the change, and its denial is not
         // cached or not found later.
         let generation = self.generation.load(Relaxed);
         let version = self.version_at(location).load(Relaxed);
-        Lookup { asked_at: Instant::now(), location, version, generation }
+        DenyLookup { asked_at: Instant::now(), location, version, generation }
     }
 
     /// Returns the denial that holds for a call, and whether the subject has any denials: if so, a charge must
     /// [`forget`](DenyCache::forget) them.
     pub(super) fn find(
         &self,
-        at: Lookup,
+        at: DenyLookup,
         subject: &[u8],
         cost: u32,
         limits_override: Option<&[Limit]>,
@@ -119,8 +119,8 @@ impl DenyCache {
     }
 
     /// Inserts a denial, unless its subject has changed since the look-up.
-    pub(super) fn insert(&self, at: Lookup, subject: &[u8], denial: Denial) {
-        let Lookup { location, version, .. } = at;
+    pub(super) fn insert(&self, at: DenyLookup, subject: &[u8], denial: Denial) {
+        let DenyLookup { location, version, .. } = at;
         let is_current = || self.version_at(location).load(Relaxed) == version;
         let clock = &self.cache.clock;
         let deadline = clock.deadline_of(denial.until);

@@ -14,7 +14,7 @@ use tokio::{
 use super::{
     super::{Error, script::Call},
     limit_set::LimitSet,
-    state::LimiterState,
+    limiter_state::LimiterState,
 };
 use crate::rate_limit::Limit;
 

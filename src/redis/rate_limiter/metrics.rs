@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Weak};
 
-use super::{breaker::Breaker, state::LimiterState};
+use super::{breaker::Breaker, limiter_state::LimiterState};
 #[cfg(feature = "dashboard")]
 use crate::engine::metrics::DeniedKey;
 use crate::engine::metrics::{MetricValues, Series, Source, counter, gauge, register};

@@ -4,8 +4,8 @@ use std::{fmt, sync::Arc};
 
 use super::{
     super::{Error, error::hide},
+    limiter_state::LimiterState,
     protocol::{Charges, LimitArgs},
-    state::LimiterState,
 };
 use crate::rate_limit::{self, PerLimit};
 

@@ -13,10 +13,10 @@ use super::{
     super::Error,
     check::{Attempt, Decision},
     limit_set::LimitSet,
+    limiter_state::LimiterState,
     on_error::Fallback,
     permit::{Charged, Permit},
     protocol::{Charges, Outcome, Remaining, Reply},
-    state::LimiterState,
 };
 use crate::{
     engine::coop,

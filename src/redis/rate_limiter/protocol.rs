@@ -58,14 +58,14 @@ pub(super) struct Charges {
     /// Time of the call.
     at: f64,
     /// For each limit of the call. With GCRA also for each other known limit that was charged.
-    each: PerLimit<Charge>,
+    each: PerLimit<LimitCharge>,
     /// True if they are a part of a reservation, of which other parts may be refunded, too.
     is_part: bool,
 }
 
 /// Charge to one limit.
 #[derive(Clone, Copy, Debug)]
-struct Charge {
+struct LimitCharge {
     /// Position among the limits of the call, counted from 1.
     limit: f64,
     /// Step of the limit.
@@ -90,20 +90,20 @@ impl Charges {
 
     /// Returns the part of the charges by which they exceed those of a call that cost `actual` units.
     pub(super) fn beyond(&self, actual: u32, window: Window) -> Self {
-        let beyond = |charge: &Charge| {
+        let beyond = |charge: &LimitCharge| {
             let actual = match window {
                 // A bucket that the call has filled holds less than its cost.
                 Window::Gcra => charge.step * f64::from(actual),
                 _ => actual.into(),
             };
-            Charge { amount: (charge.amount - actual).max(0.0), ..*charge }
+            LimitCharge { amount: (charge.amount - actual).max(0.0), ..*charge }
         };
         Self { each: self.each.iter().map(beyond).collect(), ..*self }
     }
 
     /// Returns the part of these charges of `all` units that is due to `units` of them.
     pub(super) fn part(&self, units: u32, all: u32, window: Window) -> Self {
-        let part = |charge: &Charge| {
+        let part = |charge: &LimitCharge| {
             let amount = match window {
                 Window::Gcra if charge.amount >= charge.step * f64::from(all) => {
                     charge.step * f64::from(units)
@@ -112,7 +112,7 @@ impl Charges {
                 Window::Gcra => 0.0,
                 _ => units.into(),
             };
-            Charge { amount, ..*charge }
+            LimitCharge { amount, ..*charge }
         };
         Self { each: self.each.iter().map(part).collect(), is_part: true, ..*self }
     }
@@ -231,7 +231,7 @@ pub(super) fn refund<'a>(window: Window, subject: &[u8], charges: &Charges) -> C
         Window::Gcra => (Some(charges.at), 0),
     };
     let each = charges.each.iter().flat_map(|charge| {
-        let Charge { limit, step, steps, position, amount } = *charge;
+        let LimitCharge { limit, step, steps, position, amount } = *charge;
         [limit, step, steps, position, amount].into_iter().skip(first)
     });
     let numbers = at.into_iter().chain(each);
@@ -308,11 +308,11 @@ pub(super) fn decode(
                 Window::Buckets(n) => n as f64,
                 _ => limit.quota.into(),
             };
-            Charge { limit: limit_number, step, steps, position, amount }
+            LimitCharge { limit: limit_number, step, steps, position, amount }
         };
         let noted = noted.iter().map(|noted: &[[u8; 8]; 5]| {
             let [limit, step, steps, position, amount] = noted.map(f64::from_le_bytes);
-            Charge { limit, step, steps, position, amount }
+            LimitCharge { limit, step, steps, position, amount }
         });
         let each = each().map(charge).chain(noted).collect();
         let time = if is_gcra { number(2) } else { 0.0 };

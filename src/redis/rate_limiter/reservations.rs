@@ -46,14 +46,14 @@ pub(super) struct Reservations {
     reserve_for: Option<Duration>,
     window: Window,
     hasher: DefaultHasher,
-    shards: [Mutex<Shard>; SHARDS],
+    shards: [Mutex<ReservationShard>; SHARDS],
     /// Units of ended reservations, to be given back by the task of the limiter.
     unused: Mutex<Vec<Unused>>,
     wake: Arc<Notify>,
 }
 
 #[derive(Default)]
-struct Shard {
+struct ReservationShard {
     subjects: HashMap<Vec<u8>, Subject, DefaultHasher>,
     cleaned_at: Option<Instant>,
 }
@@ -270,13 +270,13 @@ impl Reservations {
         unused
     }
 
-    fn shard(&self, subject: &[u8]) -> MutexGuard<'_, Shard> {
+    fn shard(&self, subject: &[u8]) -> MutexGuard<'_, ReservationShard> {
         let shard = self.hasher.hash_one(subject) as usize % SHARDS;
         self.shards[shard].lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Shard {
+impl ReservationShard {
     /// Returns the entry of a subject, or `None` if it has none and the shard is full of busy ones.
     fn subject(&mut self, subject: &[u8], now: Instant, lead: Duration) -> Option<&mut Subject> {
         if !self.subjects.contains_key(subject) {

@@ -15,9 +15,9 @@ use tokio::{
 use super::{
     super::{Client, Error},
     limit_set::LimitSet,
+    limiter_state::{LimiterState, unexpected_reply},
     protocol::{self, Charges, Remaining, Reply},
     reservations::{Draw, Unused, with_reserved},
-    state::{LimiterState, unexpected_reply},
 };
 use crate::rate_limit::{PerLimit, Window};
 

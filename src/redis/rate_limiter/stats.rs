@@ -1,4 +1,4 @@
-//! Statistics of a limiter in this process. Checks are counted in `check.rs`, replies of the server in `state.rs`.
+//! Statistics of a limiter in this process. Checks are counted in `check.rs`, replies of the server in `limiter_state.rs`.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -49,7 +49,7 @@ pub struct LimiterStats {
 
 /// Independent counters: a snapshot is not atomic.
 #[derive(Default)]
-pub(super) struct Counters {
+pub(super) struct LimiterCounters {
     pub(super) admitted: Counter,
     pub(super) waited: Counter,
     /// Denials by the index of the limit with the longest wait.
@@ -67,7 +67,7 @@ pub(super) struct Counters {
 #[derive(Default)]
 pub(super) struct Counter(AtomicU64);
 
-impl Counters {
+impl LimiterCounters {
     pub(super) fn snapshot(&self, breaker: Breaker) -> LimiterStats {
         LimiterStats {
             // Read before the totals that include them, so that no part exceeds its total.

@@ -9,8 +9,8 @@ use super::{
     super::Error,
     check::{Decision, exceeded, limit_index, uncounted},
     limit_set::LimitSet,
+    limiter_state::LimiterState,
     protocol::{Outcome, Reply},
-    state::LimiterState,
 };
 use crate::rate_limit::{Limit, Limited, Window};
 

@@ -2,7 +2,7 @@
 
 use std::{marker::PhantomData, sync::Arc, time::Duration};
 
-use super::{TimeoutDict, layout::Layout, state::DictState};
+use super::{TimeoutDict, dict_state::DictState, layout::Layout};
 use crate::{
     engine::retries::Retries,
     redis::{Client, Error, Format, keyspace::Kind},

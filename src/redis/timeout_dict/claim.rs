@@ -1,7 +1,7 @@
 //! Claim on a leased entry, which ends when it is acked or dropped, or when the lease expires.
 //!
 //! A claim is identified by the end of its lease, which is the score of the entry on the server. Each method is a
-//! script that does nothing if the score is different. A dropped claim has failed: its [`Delivery`] is dropped with it
+//! script that does nothing if the score is different. A dropped claim has failed: its [`TakenEntry`] is dropped with it
 //! and reports the failure to the server.
 
 use std::{fmt, mem, sync::Arc, time::Duration};
@@ -9,8 +9,8 @@ use std::{fmt, mem, sync::Arc, time::Duration};
 use tokio::sync::Mutex;
 
 use super::{
-    delivery::{Delivery, OnDrop, run_to_end},
-    state::{Failure, lease_micros},
+    delivery::{OnDrop, TakenEntry, run_to_end},
+    dict_state::{Failure, lease_micros},
 };
 use crate::{engine::retries::cut_reason, redis::Error};
 
@@ -58,11 +58,11 @@ pub struct Claim<K, V> {
     value: V,
     /// Reports the failure in a task when it is dropped with the claim: [`OnDrop::Fail`]. Disarmed by all other ends of
     /// the claim.
-    delivery: Delivery,
+    delivery: TakenEntry,
 }
 
 impl<K, V> Claim<K, V> {
-    pub(super) fn new(key: K, value: V, mut delivery: Delivery) -> Self {
+    pub(super) fn new(key: K, value: V, mut delivery: TakenEntry) -> Self {
         // The entry is still on the server, so the value is not needed to return it.
         delivery.value = ::redis::Value::Nil;
         delivery.on_drop = match mem::take(&mut delivery.on_drop) {
@@ -132,7 +132,7 @@ impl<K, V> Claim<K, V> {
     /// the server may still execute the ack; if it does not, the entry is due again when the lease expires.
     pub async fn ack(mut self) -> Result<bool, Error> {
         let Some((lease_end, _)) = self.end().await else { return Ok(false) };
-        let Delivery { state, key, .. } = &self.delivery;
+        let TakenEntry { state, key, .. } = &self.delivery;
         let call = state.key_call(key, |scripts| &scripts.ack).arg(lease_end);
         let is_acked = state.send_once(key, call).await?;
         if is_acked {
@@ -252,7 +252,7 @@ impl<K, V> Claim<K, V> {
     /// The same as for [`retry_in`](Self::retry_in).
     pub async fn release(mut self) -> Result<bool, Error> {
         let Some((lease_end, score)) = self.end().await else { return Ok(false) };
-        let Delivery { state, key, .. } = &self.delivery;
+        let TakenEntry { state, key, .. } = &self.delivery;
         state.give_back(key, lease_end, &score).await
     }
 
@@ -309,7 +309,7 @@ impl<K, V> Claim<K, V> {
         reason: Option<Box<str>>,
     ) -> Result<bool, Error> {
         let Some((lease_end, _)) = self.end().await else { return Ok(false) };
-        let Delivery { state, key, attempts, .. } = &self.delivery;
+        let TakenEntry { state, key, attempts, .. } = &self.delivery;
         state.fail(key, lease_end, Failure { attempt: *attempts, delay, reason }).await
     }
 

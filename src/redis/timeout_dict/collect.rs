@@ -16,10 +16,10 @@ use futures_util::future::join_all;
 
 use super::{
     batch_reply::{BatchReply, PackedReply},
-    delivery::{Delivery, OnDrop},
-    layout::ShardKeys,
+    delivery::{OnDrop, TakenEntry},
+    dict_state::{DictState, NO_DEADLINE, lease_micros},
+    layout::DictShardKeys,
     oldest_first::{DuePeek, first_peek_len, peek_len, take_counts},
-    state::{DictState, NO_DEADLINE, lease_micros},
 };
 use crate::redis::{Error, client::has_waited, keyspace::few_at_once};
 
@@ -41,7 +41,7 @@ pub(super) enum CollectMode {
 
 /// Result of one round.
 pub(super) struct Round {
-    pub(super) entries: Vec<Delivery>,
+    pub(super) entries: Vec<TakenEntry>,
     /// True if there are no more entries to collect.
     pub(super) is_last: bool,
     /// Error of a shard, if one failed.
@@ -50,7 +50,7 @@ pub(super) struct Round {
 
 /// Result of one script.
 pub(super) struct Batch {
-    pub(super) entries: Vec<Delivery>,
+    pub(super) entries: Vec<TakenEntry>,
     /// True if the reply reached its maximum size, so that there may be more entries.
     is_cut: bool,
     /// True if the script found due members of the index, even if none was an entry.
@@ -61,10 +61,10 @@ pub(super) struct Batch {
 
 /// Latest deadline by shard that counts as due: nothing that became due after the call began. Otherwise, a call might
 /// not end while its own zero leases expire, or while others set entries that are due immediately.
-pub(super) type Horizon = Vec<i64>;
+pub(super) type DueDeadlines = Vec<i64>;
 
 impl DictState {
-    pub(super) fn horizon(&self) -> Horizon {
+    pub(super) fn horizon(&self) -> DueDeadlines {
         vec![NO_DEADLINE as i64; self.layout.shards().len()]
     }
 
@@ -73,8 +73,8 @@ impl DictState {
         self: Arc<Self>,
         mode: CollectMode,
         limit: usize,
-        mut horizon: Horizon,
-    ) -> Result<(Round, Horizon), Error> {
+        mut horizon: DueDeadlines,
+    ) -> Result<(Round, DueDeadlines), Error> {
         let shards = self.layout.shards().len();
         let (few, many) = (first_peek_len(limit, shards), peek_len(limit, shards));
         let (mut peeks, mut failure) = self.peek_all(mode, &horizon, few).await;
@@ -128,7 +128,7 @@ impl DictState {
     async fn peek_all(
         &self,
         mode: CollectMode,
-        horizon: &Horizon,
+        horizon: &DueDeadlines,
         count: usize,
     ) -> (Vec<Option<DuePeek>>, Option<Error>) {
         let peeks = self.layout.shards().iter().zip(horizon).map(async |(shard, latest)| {
@@ -164,7 +164,7 @@ impl DictState {
     /// Leases up to `count` due entries of a shard.
     async fn lease_from(
         self: &Arc<Self>,
-        shard: &ShardKeys,
+        shard: &DictShardKeys,
         mode: CollectMode,
         latest: i64,
         count: usize,
@@ -207,7 +207,7 @@ impl DictState {
             let due = std::str::from_utf8(&score).ok().and_then(|score| score.parse().ok());
             let lease_end = lease_ends_after.saturating_add(4 * number);
             let on_drop = OnDrop::GiveBack { lease_end, score };
-            let mut entry = Delivery::new(self, key, value, on_drop);
+            let mut entry = TakenEntry::new(self, key, value, on_drop);
             (entry.due, entry.attempts) = (due.unwrap_or(0.0), attempts);
             entry.is_dead = mode == CollectMode::TakeDead;
             entries.push(entry);

@@ -7,8 +7,8 @@ use futures_util::future::join_all;
 use tokio::time::Instant;
 
 use super::{
-    delivery::{Delivery, OnDrop},
-    state::{DictState, UNREADABLE_DELAY, micros},
+    delivery::{OnDrop, TakenEntry},
+    dict_state::{DictState, UNREADABLE_DELAY, micros},
 };
 use crate::redis::Error;
 
@@ -21,10 +21,10 @@ impl DictState {
     /// while. Returns each of `taken` if it was removed for this caller, and the last of the errors, if any.
     pub(super) async fn confirm(
         self: Arc<Self>,
-        taken: Vec<Delivery>,
-        unreadable: Vec<Delivery>,
+        taken: Vec<TakenEntry>,
+        unreadable: Vec<TakenEntry>,
         until: Instant,
-    ) -> (Vec<Option<Delivery>>, Option<Error>) {
+    ) -> (Vec<Option<TakenEntry>>, Option<Error>) {
         let shards = self.layout.shards().len();
         let mut by_shard: Vec<_> = (0..shards).map(|_| (Vec::new(), Vec::new())).collect();
         for (at, entry) in taken.into_iter().enumerate() {
@@ -43,7 +43,7 @@ impl DictState {
             // Disarmed below whatever the outcome: if the reply is lost, it is unknown whether they were removed, and
             // if they were not, their leases expire.
             let outcome = self.confirm_in(shard, &taken, &unreadable, until).await;
-            unreadable.iter_mut().for_each(Delivery::disarm);
+            unreadable.iter_mut().for_each(TakenEntry::disarm);
             match &outcome {
                 Ok(outcome) => {
                     for ((_, entry), is_out) in taken.iter_mut().zip(outcome) {
@@ -66,8 +66,8 @@ impl DictState {
     async fn confirm_in(
         &self,
         shard: usize,
-        taken: &[(usize, Delivery)],
-        unreadable: &[Delivery],
+        taken: &[(usize, TakenEntry)],
+        unreadable: &[TakenEntry],
         until: Instant,
     ) -> Result<Vec<bool>, Error> {
         let shard = &self.layout.shards()[shard];

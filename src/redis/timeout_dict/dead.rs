@@ -5,7 +5,7 @@ use std::{borrow::Borrow, time::Duration};
 use futures_util::future::try_join_all;
 use serde::{Serialize, de::DeserializeOwned};
 
-use super::{TimeoutDict, collect::CollectMode, state::micros};
+use super::{TimeoutDict, collect::CollectMode, dict_state::micros};
 use crate::redis::Error;
 
 impl<K, V> TimeoutDict<K, V>

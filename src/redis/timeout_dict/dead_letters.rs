@@ -17,8 +17,8 @@ use serde::{Serialize, de::DeserializeOwned};
 use super::{
     TimeoutDict,
     batch_reply::{DeadLettersReply, PackedReply},
-    layout::ShardKeys,
-    state::DictState,
+    dict_state::DictState,
+    layout::DictShardKeys,
 };
 use crate::{
     redis::{Error, client::has_waited, keyspace::few_at_once},
@@ -43,7 +43,7 @@ struct StoredLetter {
 
 /// The letters of one shard, read up to some place.
 struct ShardLetters<'a> {
-    shard: &'a ShardKeys,
+    shard: &'a DictShardKeys,
     /// Letters that were read and not returned yet, oldest first.
     page: VecDeque<StoredLetter>,
     /// Score of the last letter that was read, and the number of letters read with this score.
@@ -159,7 +159,7 @@ impl DictState {
 }
 
 impl<'a> ShardLetters<'a> {
-    fn new(shard: &'a ShardKeys) -> Self {
+    fn new(shard: &'a DictShardKeys) -> Self {
         let last = (b"-inf".to_vec(), 0);
         Self { shard, page: VecDeque::new(), last, has_more: true, error: None }
     }
@@ -212,7 +212,8 @@ mod tests {
 
     #[test]
     fn page_without_letters_is_the_last() {
-        let shard = ShardKeys { index: Vec::new(), others: Vec::new(), record_prefix: Vec::new() };
+        let shard =
+            DictShardKeys { index: Vec::new(), others: Vec::new(), record_prefix: Vec::new() };
         let mut letters = ShardLetters::new(&shard);
         letters.add_page(DeadLettersReply {
             keys_and_scores: Vec::new(),

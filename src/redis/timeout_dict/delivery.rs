@@ -9,12 +9,12 @@ use tokio::{runtime::Handle, sync::Mutex, task::JoinHandle};
 
 use super::{
     counters::HeldClaim,
-    state::{DictState, Failure},
+    dict_state::{DictState, Failure},
 };
 use crate::{engine::panics::resume_panic_of, redis::Error};
 
 /// A taken or claimed entry. Dropping it does what [`OnDrop`] says.
-pub(super) struct Delivery {
+pub(super) struct TakenEntry {
     pub(super) state: Arc<DictState>,
     pub(super) key: Vec<u8>,
     /// Score that it had in the index: its deadline.
@@ -43,7 +43,7 @@ pub(super) enum OnDrop {
     Fail { lease_end: Arc<Mutex<i64>>, score: Vec<u8>, _held: HeldClaim },
 }
 
-impl Delivery {
+impl TakenEntry {
     pub(super) fn new(state: &Arc<DictState>, key: Vec<u8>, value: Reply, on_drop: OnDrop) -> Self {
         let (state, runtime) = (state.clone(), Handle::current());
         Self { state, key, due: 0.0, attempts: 1, is_dead: false, value, on_drop, runtime }
@@ -94,7 +94,7 @@ impl Delivery {
     }
 }
 
-impl Drop for Delivery {
+impl Drop for TakenEntry {
     fn drop(&mut self) {
         self.spawn_send_back();
     }

@@ -10,14 +10,14 @@ use super::{
     TimeoutDict,
     claim::Claim,
     collect::CollectMode,
-    delivery::{Delivery, run_to_end},
+    delivery::{TakenEntry, run_to_end},
+    dict_state::DictState,
     read_ahead::{READ_AHEAD, ReadAhead},
-    state::DictState,
 };
 use crate::redis::{Error, script::Call};
 
 /// A decoded entry, whose delivery returns it to the server unless the caller gets it.
-type Entry<K, V> = (K, V, Delivery);
+type DecodedEntry<K, V> = (K, V, TakenEntry);
 
 impl<K, V> TimeoutDict<K, V>
 where
@@ -147,7 +147,7 @@ where
         Ok(entries.into_iter().map(into_taken).collect())
     }
 
-    async fn next(&self, mode: CollectMode) -> Result<Entry<K, V>, Error> {
+    async fn next(&self, mode: CollectMode) -> Result<DecodedEntry<K, V>, Error> {
         self.state.on_use();
         // Dropped with the future: a cancelled waiter passes its turn to the next.
         let mut ahead = self.state.turn.lock().await;
@@ -211,7 +211,7 @@ where
         shard: usize,
         mode: CollectMode,
         ahead: &mut ReadAhead,
-    ) -> Result<Option<Entry<K, V>>, Error> {
+    ) -> Result<Option<DecodedEntry<K, V>>, Error> {
         let begin = Instant::now();
         // To its end, as in `collect`.
         let batch = match run_to_end(self.state.clone().lease_one(shard, mode)).await {
@@ -242,7 +242,11 @@ where
     /// Returns at most `max` due entries that can be decoded, oldest first.
     ///
     /// Each round runs to completion even if the caller is dropped, and then returns its entries.
-    async fn collect(&self, mode: CollectMode, max: usize) -> Result<Vec<Entry<K, V>>, Error> {
+    async fn collect(
+        &self,
+        mode: CollectMode,
+        max: usize,
+    ) -> Result<Vec<DecodedEntry<K, V>>, Error> {
         self.state.on_use();
         let mut horizon = self.state.horizon();
         let mut entries = Vec::new();
@@ -297,13 +301,13 @@ where
     async fn receive(
         &self,
         mode: CollectMode,
-        batch: Vec<Delivery>,
+        batch: Vec<TakenEntry>,
         begin: Instant,
-    ) -> (Vec<Entry<K, V>>, Option<Error>) {
+    ) -> (Vec<DecodedEntry<K, V>>, Option<Error>) {
         let (good, mut unreadable, failure) = self.decode_all(batch);
         if let CollectMode::Claim { .. } = mode {
             // They stay leased, which hides them from other calls until the lease expires.
-            unreadable.iter_mut().for_each(Delivery::disarm);
+            unreadable.iter_mut().for_each(TakenEntry::disarm);
             return (good, failure);
         }
         let until = begin + self.state.take_lease();
@@ -314,10 +318,10 @@ where
     /// Confirms a take, and returns the entries that were removed for this caller.
     async fn confirm(
         &self,
-        entries: Vec<Entry<K, V>>,
-        unreadable: Vec<Delivery>,
+        entries: Vec<DecodedEntry<K, V>>,
+        unreadable: Vec<TakenEntry>,
         until: Instant,
-    ) -> (Vec<Entry<K, V>>, Option<Error>) {
+    ) -> (Vec<DecodedEntry<K, V>>, Option<Error>) {
         let mut read = Vec::with_capacity(entries.len());
         let mut deliveries = Vec::with_capacity(entries.len());
         for (key, value, delivery) in entries {
@@ -340,7 +344,10 @@ where
     }
 
     /// Decodes a batch. Returns the entries, the deliveries that cannot be decoded, and the first error.
-    fn decode_all(&self, batch: Vec<Delivery>) -> (Vec<Entry<K, V>>, Vec<Delivery>, Option<Error>) {
+    fn decode_all(
+        &self,
+        batch: Vec<TakenEntry>,
+    ) -> (Vec<DecodedEntry<K, V>>, Vec<TakenEntry>, Option<Error>) {
         let mut entries = Vec::with_capacity(batch.len());
         let (mut unreadable, mut why) = (Vec::new(), None);
         for delivery in batch {
@@ -355,13 +362,13 @@ where
         (entries, unreadable, why)
     }
 
-    fn decode_one(&self, delivery: &Delivery) -> Result<(K, V), Error> {
-        let Delivery { key, value, .. } = delivery;
+    fn decode_one(&self, delivery: &TakenEntry) -> Result<(K, V), Error> {
+        let TakenEntry { key, value, .. } = delivery;
         Ok((self.state.layout.decode_key(key)?, self.decode(key, value)?))
     }
 }
 
-fn into_taken<K, V>((key, value, mut delivery): Entry<K, V>) -> (K, V) {
+fn into_taken<K, V>((key, value, mut delivery): DecodedEntry<K, V>) -> (K, V) {
     delivery.disarm();
     if !delivery.is_dead {
         delivery.state.counters.taken();
@@ -369,6 +376,6 @@ fn into_taken<K, V>((key, value, mut delivery): Entry<K, V>) -> (K, V) {
     (key, value)
 }
 
-fn into_claim<K, V>((key, value, delivery): Entry<K, V>) -> Claim<K, V> {
+fn into_claim<K, V>((key, value, delivery): DecodedEntry<K, V>) -> Claim<K, V> {
     Claim::new(key, value, delivery)
 }

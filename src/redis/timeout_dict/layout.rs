@@ -15,13 +15,13 @@ use crate::engine::encodable::Encodable;
 
 /// One of two layouts: 16 shards of this crate, or the sorted set and the hashes of the original class (`compat`).
 pub(super) struct Layout {
-    shards: Vec<ShardKeys>,
+    shards: Vec<DictShardKeys>,
     encoding: ValueEncoding,
     pub(super) scripts: &'static Scripts,
 }
 
 /// Keys of a shard.
-pub(super) struct ShardKeys {
+pub(super) struct DictShardKeys {
     /// Sorted set of the shard's entries by deadline.
     pub(super) index: Vec<u8>,
     /// Further keys that the scripts of this layout need.
@@ -37,7 +37,7 @@ enum ValueEncoding {
     Hash,
 }
 
-impl ShardKeys {
+impl DictShardKeys {
     /// Returns the keys that each script of the shard gets.
     pub(super) fn all(&self) -> Vec<&[u8]> {
         [&self.index].into_iter().chain(&self.others).map(|key| &key[..]).collect()
@@ -53,7 +53,7 @@ impl Layout {
                 .map(|of| [&index[..], of].concat())
                 .to_vec();
             let record_prefix = [&index[..], b":"].concat();
-            ShardKeys { index, others, record_prefix }
+            DictShardKeys { index, others, record_prefix }
         };
         Self {
             shards: (0..SHARDS).map(keys_of).collect(),
@@ -64,15 +64,15 @@ impl Layout {
 
     pub(super) fn compat(set: String) -> Self {
         let index = set.into_bytes();
-        let shard = ShardKeys { index, others: Vec::new(), record_prefix: Vec::new() };
+        let shard = DictShardKeys { index, others: Vec::new(), record_prefix: Vec::new() };
         Self { shards: vec![shard], encoding: ValueEncoding::Hash, scripts: &COMPAT }
     }
 
-    pub(super) fn shards(&self) -> &[ShardKeys] {
+    pub(super) fn shards(&self) -> &[DictShardKeys] {
         &self.shards
     }
 
-    pub(super) fn shard_of(&self, key: &[u8]) -> &ShardKeys {
+    pub(super) fn shard_of(&self, key: &[u8]) -> &DictShardKeys {
         &self.shards[self.shard_index(key)]
     }
 

@@ -34,7 +34,7 @@ pub(super) struct DictMetrics {
     id: DictId,
     /// The first that exists measures the dictionary.
     handles: Mutex<Vec<Weak<MeasuredHandle>>>,
-    measurement: Arc<Measurement<Counts>>,
+    measurement: Arc<Measurement<StateCounts>>,
     registration: RegistrationCell,
 }
 
@@ -47,7 +47,7 @@ pub(super) struct MeasuredHandle {
 
 /// Numbers of entries by state.
 #[derive(Clone, Copy, Default)]
-struct Counts {
+struct StateCounts {
     entries: u64,
     dead: u64,
     due: u64,
@@ -106,7 +106,7 @@ impl Drop for DictMetrics {
 
 impl MeasuredHandle {
     /// Counts the entries in a task. If its runtime has ended, or does so before the reply, the counts are unknown.
-    fn spawn_measurement(&self, running: RunningMeasurement<Counts>) {
+    fn spawn_measurement(&self, running: RunningMeasurement<StateCounts>) {
         let (client, layout) = (self.client.clone(), self.layout.clone());
         self.runtime.spawn(async move {
             // A failure is not logged: the client reports an unreachable server once, and callers get the errors.
@@ -118,12 +118,12 @@ impl MeasuredHandle {
 
 /// Counts the entries in all shards concurrently. A script per shard, since a cluster keeps the shards on several
 /// nodes.
-async fn measure(client: &Client, layout: &Layout) -> Result<Counts, Error> {
+async fn measure(client: &Client, layout: &Layout) -> Result<StateCounts, Error> {
     let calls = layout.shards().iter().map(|shard| {
         let call = layout.scripts.measure.call(&shard.all()).arg(&shard.record_prefix);
         call.send_idempotent::<(u64, u64, u64, u64, u64)>(client)
     });
-    let mut sum = Counts::default();
+    let mut sum = StateCounts::default();
     for (entries, dead, due, resting, oldest) in try_join_all(calls).await? {
         // Saturating, as in `len`.
         sum.entries = sum.entries.saturating_add(entries);
@@ -144,7 +144,7 @@ impl Source for DictMetrics {
             }
         });
         // An unknown number must not look like an empty dictionary.
-        let level = |level: fn(Counts) -> f64| counts.map_or(f64::NAN, level);
+        let level = |level: fn(StateCounts) -> f64| counts.map_or(f64::NAN, level);
         values.level(level(|counts| counts.entries as f64));
         values.level(level(|counts| counts.dead as f64));
         values.level(level(|counts| counts.due as f64));

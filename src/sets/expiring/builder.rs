@@ -21,13 +21,13 @@ use crate::engine::{event::Cause, shards::default_shards};
 /// [`ExpiringSets::builder`](crate::ExpiringSets::builder).
 #[must_use = "a builder does nothing until `build`"]
 pub struct ExpiringSetBuilder<B> {
-    pub(super) options: Options,
+    pub(super) options: SetOptions,
     pub(super) shards: usize,
     builds: PhantomData<fn() -> B>,
 }
 
 #[derive(Debug)]
-pub(super) struct Options {
+pub(super) struct SetOptions {
     pub(super) ttl: Duration,
     pub(super) sweep_every: Duration,
     pub(super) event_capacity: usize,
@@ -37,7 +37,7 @@ pub(super) struct Options {
 
 impl<B> ExpiringSetBuilder<B> {
     pub(super) fn new(ttl: Duration, name: &str) -> Self {
-        let options = Options {
+        let options = SetOptions {
             ttl,
             sweep_every: Duration::from_millis(100),
             event_capacity: 1_024,

@@ -20,7 +20,7 @@ pub(super) struct Change<'a, K, V, T> {
     pub(super) ttl: Duration,
     pub(super) shard: usize,
     pub(super) journal: &'a Journal<K, V>,
-    pub(super) drop_queue: &'a mut DropQueue<K, V, T>,
+    pub(super) drop_queue: &'a mut UnusedValues<K, V, T>,
     /// Number of expired members that this change removed.
     #[cfg(feature = "metrics")]
     pub(super) expired: u64,
@@ -28,7 +28,7 @@ pub(super) struct Change<'a, K, V, T> {
 
 /// Values that a change removed or did not use. It is created before the lock is taken and dropped after
 /// unlock: `Drop` of keys and members is user code, which may call the set or panic.
-pub(super) struct DropQueue<K, V, T> {
+pub(super) struct UnusedValues<K, V, T> {
     /// Members removed for a cause without subscribers.
     pub(super) members: Drained<Tick, T>,
     /// Departures that the journal did not accept.
@@ -112,7 +112,7 @@ impl<K, V, T> Change<'_, K, V, T> {
     }
 }
 
-impl<K, V, T> DropQueue<K, V, T> {
+impl<K, V, T> UnusedValues<K, V, T> {
     pub(super) fn new() -> Self {
         Self { members: Drained::default(), departures: Vec::new(), keys: Vec::new() }
     }

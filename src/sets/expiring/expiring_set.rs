@@ -9,8 +9,8 @@ use tokio::{task::yield_now, time::Instant};
 use super::{
     builder::ExpiringSetBuilder,
     change::{Change, Unkeyed},
+    expiring_state::ExpiringState,
     members::{Members, Prehashed},
-    state::ExpiringState,
     sweeper,
 };
 use crate::{

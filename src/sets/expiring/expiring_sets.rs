@@ -16,9 +16,9 @@ use tokio::{task::yield_now, time::Instant};
 use super::{
     builder::ExpiringSetBuilder,
     change::Change,
+    expiring_state::ExpiringState,
     members::{Members, Prehashed},
     sets_by_key::{KeyedMembers, MoreExpired},
-    state::ExpiringState,
     sweeper,
 };
 use crate::{

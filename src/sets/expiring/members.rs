@@ -10,7 +10,7 @@ use equivalent::Equivalent;
 
 use super::{
     change::{Change, SetKey, Unkeyed},
-    shard::{SWEEP_BATCH, Shard, SweepProgress},
+    shard::{SWEEP_BATCH, SetShard, SweepProgress},
 };
 use crate::{
     engine::{
@@ -30,7 +30,7 @@ pub(super) struct Prehashed<T> {
     member: Option<T>,
 }
 
-type ChangeOf<'a, T, S> = Change<'a, <S as SetKey<T>>::Key, <S as SetKey<T>>::Value, T>;
+type MemberChange<'a, T, S> = Change<'a, <S as SetKey<T>>::Key, <S as SetKey<T>>::Value, T>;
 
 impl<T: Hash> Prehashed<T> {
     #[inline]
@@ -75,7 +75,7 @@ impl<T> Members<T> {
     pub(super) fn expire_some<S: SetKey<T>>(
         &mut self,
         set_key: S,
-        change: &mut ChangeOf<'_, T, S>,
+        change: &mut MemberChange<'_, T, S>,
     ) -> usize {
         if !change.journal.has_subscriber(Cause::Expired) {
             // Usually at most one member is expired. A few are removed one by one, which needs no allocation.
@@ -103,7 +103,7 @@ impl<T> Members<T> {
         ranks: Range<usize>,
         cause: Cause,
         set_key: S,
-        change: &mut ChangeOf<'_, T, S>,
+        change: &mut MemberChange<'_, T, S>,
     ) {
         let ttl = change.ttl;
         let event_cause = change.prepare_departures(ranks.len(), cause, set_key);
@@ -134,7 +134,7 @@ impl<T> Members<T> {
     pub(super) fn pop<S: SetKey<T>>(
         &mut self,
         set_key: S,
-        change: &mut ChangeOf<'_, T, S>,
+        change: &mut MemberChange<'_, T, S>,
     ) -> Option<T>
     where
         T: Clone,
@@ -156,7 +156,7 @@ impl<T> Members<T> {
         ranks: Range<usize>,
         event_cause: Option<Cause>,
         deadline: impl Fn(Tick) -> Deadline,
-        change: &mut ChangeOf<'_, T, S>,
+        change: &mut MemberChange<'_, T, S>,
     ) {
         let Some(cause) = event_cause else {
             self.0.drain(ranks, &mut change.drop_queue.members);
@@ -179,7 +179,7 @@ impl<T: Eq> Members<T> {
         unique: bool,
         member: &mut Prehashed<T>,
         set_key: S,
-        change: &mut ChangeOf<'_, T, S>,
+        change: &mut MemberChange<'_, T, S>,
     ) {
         let Prehashed { hash, member } = member;
         if change.is_expired(score) {
@@ -208,7 +208,7 @@ impl<T: Eq> Members<T> {
         hash: u32,
         member: Option<&T>,
         set_key: S,
-        change: &mut ChangeOf<'_, T, S>,
+        change: &mut MemberChange<'_, T, S>,
     ) {
         if let Some((rank, _)) = member.and_then(|member| self.0.find(hash, member)) {
             let event_cause = change.prepare_departures(1, Cause::Expired, set_key);
@@ -224,7 +224,7 @@ impl<T: Eq> Members<T> {
         hash: u32,
         member: &Q,
         set_key: S,
-        change: &mut ChangeOf<'_, T, S>,
+        change: &mut MemberChange<'_, T, S>,
     ) -> bool
     where
         Q: Equivalent<T> + ?Sized,
@@ -251,7 +251,7 @@ impl<T: Eq> Members<T> {
     }
 }
 
-impl<T: Send + Sync + 'static> Shard for Members<T> {
+impl<T: Send + Sync + 'static> SetShard for Members<T> {
     type Key = T;
     type Value = ();
     type Member = T;

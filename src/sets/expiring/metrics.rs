@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Weak};
 
-use super::{shard::Shard, state::StateOf};
+use super::{expiring_state::StateOf, shard::SetShard};
 use crate::engine::metrics::{MetricValues, Series, Source, counter, gauge, histogram, register};
 
 static SERIES: [Series; 7] = [
@@ -25,12 +25,12 @@ static SERIES: [Series; 7] = [
 ];
 
 /// Registers the metrics of a set, or of keyed sets.
-pub(super) fn follow<S: Shard>(state: &Arc<StateOf<S>>) {
+pub(super) fn follow<S: SetShard>(state: &Arc<StateOf<S>>) {
     let source: Weak<StateOf<S>> = Arc::downgrade(state);
     register(&SERIES, state.name(), source, &state.registration);
 }
 
-impl<S: Shard> Source for StateOf<S> {
+impl<S: SetShard> Source for StateOf<S> {
     fn publish_events(&self) {
         self.publisher.publish_all();
     }

@@ -11,7 +11,7 @@ use hashbrown::{HashTable, hash_table::OccupiedEntry};
 use super::{
     change::Change,
     members::{Members, Prehashed},
-    shard::{SWEEP_BATCH, Shard, SweepProgress},
+    shard::{SWEEP_BATCH, SetShard, SweepProgress},
 };
 use crate::{
     engine::{clock::Tick, event::Cause},
@@ -34,19 +34,19 @@ struct KeyedSet<K, T> {
     key: K,
     hash: u64,
     /// Its position in the expiry queue.
-    expiry: Expiry,
+    expiry: SetExpiry,
     members: Members<T>,
 }
 
 /// More members are expired than one change removes: the caller must release the lock and call again.
 pub(super) struct MoreExpired;
 
-type ExpiryQueue = RankTree<Expiry, u64>;
+type ExpiryQueue = RankTree<SetExpiry, u64>;
 
 /// A score and the id of a set. The id breaks ties, as keys have no order.
-type Expiry = (Tick, u64);
+type SetExpiry = (Tick, u64);
 
-type ChangeOf<'a, K, T> = Change<'a, K, T, T>;
+type KeyChange<'a, K, T> = Change<'a, K, T, T>;
 
 impl<K, T> KeyedMembers<K, T> {
     pub(super) fn new() -> Self {
@@ -70,7 +70,7 @@ impl<K, T> KeyedMembers<K, T> {
     fn remove(
         found: OccupiedEntry<'_, Box<KeyedSet<K, T>>>,
         expiry_queue: &mut ExpiryQueue,
-        change: &mut ChangeOf<'_, K, T>,
+        change: &mut KeyChange<'_, K, T>,
     ) {
         let (set, _) = found.remove();
         unschedule(&set.expiry, expiry_queue);
@@ -92,7 +92,7 @@ where
     T: Eq + Send + Sync + 'static,
 {
     /// Removes a bounded number of expired members. Returns whether none is left.
-    pub(super) fn expire_some(&mut self, change: &mut ChangeOf<'_, K, T>) -> bool {
+    pub(super) fn expire_some(&mut self, change: &mut KeyChange<'_, K, T>) -> bool {
         matches!(self.sweep(usize::MAX, change), SweepProgress::Done)
     }
 
@@ -102,8 +102,8 @@ where
         &mut self,
         hash: u64,
         key: &Q,
-        change: &mut ChangeOf<'_, K, T>,
-        op: impl FnOnce(&mut Members<T>, &K, &mut ChangeOf<'_, K, T>) -> R,
+        change: &mut KeyChange<'_, K, T>,
+        op: impl FnOnce(&mut Members<T>, &K, &mut KeyChange<'_, K, T>) -> R,
     ) -> Result<Option<R>, MoreExpired>
     where
         Q: Equivalent<K> + ?Sized,
@@ -132,7 +132,7 @@ where
         score: Tick,
         mut new_members: &mut [Prehashed<T>],
         unique: bool,
-        change: &mut ChangeOf<'_, K, T>,
+        change: &mut KeyChange<'_, K, T>,
     ) -> Result<(), MoreExpired> {
         let existing =
             self.sets.find(hash, |set| set.hash == hash && Some(&set.key) == key.as_ref());
@@ -184,7 +184,7 @@ where
         key: K,
         score: Tick,
         first: &mut Prehashed<T>,
-        change: &mut ChangeOf<'_, K, T>,
+        change: &mut KeyChange<'_, K, T>,
     ) -> u64 {
         let id = self.next_id;
         self.next_id += 1;
@@ -199,7 +199,7 @@ where
     }
 }
 
-impl<K, T> Shard for KeyedMembers<K, T>
+impl<K, T> SetShard for KeyedMembers<K, T>
 where
     K: Eq + Clone + Send + Sync + 'static,
     T: Eq + Send + Sync + 'static,
@@ -213,7 +213,7 @@ where
         self.len()
     }
 
-    fn sweep(&mut self, mut room: usize, change: &mut ChangeOf<'_, K, T>) -> SweepProgress {
+    fn sweep(&mut self, mut room: usize, change: &mut KeyChange<'_, K, T>) -> SweepProgress {
         let mut batch = SWEEP_BATCH;
         while let Some(&(expiry, hash)) = self.expiry_queue.first()
             && change.is_expired(expiry.0)
@@ -255,7 +255,7 @@ where
     }
 }
 
-fn unschedule(expiry: &Expiry, expiry_queue: &mut ExpiryQueue) {
+fn unschedule(expiry: &SetExpiry, expiry_queue: &mut ExpiryQueue) {
     let (rank, _) = expiry_queue.find(expiry).expect("each set is in the queue");
     expiry_queue.remove_at(rank);
 }

@@ -4,7 +4,7 @@ use super::change::Change;
 use crate::engine::clock::Tick;
 
 /// Data guarded by one lock, as used by the shared state and the sweeper.
-pub(super) trait Shard: Sized + Send + 'static {
+pub(super) trait SetShard: Sized + Send + 'static {
     /// Key type of its events.
     type Key: Send + Sync + 'static;
     type Value: Send + Sync + 'static;
@@ -35,4 +35,4 @@ pub(super) enum SweepProgress {
 pub(super) const SWEEP_BATCH: usize = 1_024;
 
 pub(super) type ChangeOf<'a, S> =
-    Change<'a, <S as Shard>::Key, <S as Shard>::Value, <S as Shard>::Member>;
+    Change<'a, <S as SetShard>::Key, <S as SetShard>::Value, <S as SetShard>::Member>;

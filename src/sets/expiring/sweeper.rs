@@ -14,16 +14,16 @@ use tokio::{
 };
 
 use super::{
-    builder::Options,
-    shard::{Shard, SweepProgress},
-    state::{ExpiringState, StateOf},
+    builder::SetOptions,
+    expiring_state::{ExpiringState, StateOf},
+    shard::{SetShard, SweepProgress},
 };
 use crate::engine::{
     event::{Cause, Publisher},
     tasks::spawn,
 };
 
-enum Step {
+enum SweepStep {
     /// Yield to the runtime, then continue.
     Yield,
     /// A lossless subscriber is full.
@@ -36,8 +36,8 @@ enum Step {
 /// # Panics
 ///
 /// Panics outside of a Tokio runtime, and on a runtime without a time driver.
-pub(super) fn start<S: Shard>(
-    options: Options,
+pub(super) fn start<S: SetShard>(
+    options: SetOptions,
     shards: impl Iterator<Item = S>,
 ) -> Arc<StateOf<S>> {
     let runtime = Handle::try_current().unwrap_or_else(|_| {
@@ -60,7 +60,7 @@ pub(super) fn start<S: Shard>(
 }
 
 /// The sweeper task: sleeps until the next expiry, but sweeps no more often than `every`.
-async fn run<S: Shard>(
+async fn run<S: SetShard>(
     state: Weak<StateOf<S>>,
     publisher: Arc<Publisher<S::Key, S::Value>>,
     sweeper_wake: Arc<Notify>,
@@ -82,10 +82,10 @@ async fn run<S: Shard>(
         loop {
             let Some(step) = state.upgrade().map(|state| sweep(&state, &mut shard)) else { return };
             match step {
-                Step::Yield => tokio::task::yield_now().await,
+                SweepStep::Yield => tokio::task::yield_now().await,
                 // By the publisher alone, because a wait with the state would keep the sets alive.
-                Step::Blocked => publisher.wait_for_room(Cause::Expired).await,
-                Step::Done => break,
+                SweepStep::Blocked => publisher.wait_for_room(Cause::Expired).await,
+                SweepStep::Done => break,
             }
         }
         let Some(state) = state.upgrade() else { return };
@@ -98,7 +98,7 @@ async fn run<S: Shard>(
 
 /// Removes one batch of expired members, beginning with shard `next_shard`. A panic in user code is logged,
 /// and its shard is skipped until the next sweep.
-fn sweep<S: Shard>(state: &StateOf<S>, next_shard: &mut usize) -> Step {
+fn sweep<S: SetShard>(state: &StateOf<S>, next_shard: &mut usize) -> SweepStep {
     let now = state.clock.now();
     while *next_shard < state.shard_count() {
         if !state.is_due(*next_shard, now) {
@@ -110,18 +110,18 @@ fn sweep<S: Shard>(state: &StateOf<S>, next_shard: &mut usize) -> Step {
         let Ok((progress, panicked)) = catch_unwind(AssertUnwindSafe(sweep)) else {
             tracing::error!(set = state.name(), "sweep panicked, the next sweep continues");
             *next_shard += 1;
-            return Step::Yield;
+            return SweepStep::Yield;
         };
         if panicked > 0 {
             tracing::error!(set = state.name(), panicked, "drop of expired members panicked");
         }
         match progress {
             SweepProgress::Done => *next_shard += 1,
-            SweepProgress::More => return Step::Yield,
-            SweepProgress::Blocked => return Step::Blocked,
+            SweepProgress::More => return SweepStep::Yield,
+            SweepProgress::Blocked => return SweepStep::Blocked,
         }
     }
-    Step::Done
+    SweepStep::Done
 }
 
 #[cfg(all(test, not(shuttle)))]
@@ -146,7 +146,7 @@ mod tests {
 
     /// Sets whose members expire 100 s after their scores.
     fn sets() -> Arc<State> {
-        let options = Options {
+        let options = SetOptions {
             ttl: 100 * SECOND,
             sweep_every: SECOND,
             event_capacity: 1,

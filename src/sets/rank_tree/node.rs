@@ -21,26 +21,26 @@ const MAX_MERGED_SIZE: usize = NODE_CAPACITY * 3 / 4;
 /// A run of items. A deque, as items are mostly removed in the order in which they were added.
 pub(crate) type Leaf<K, V> = VecDeque<(K, V)>;
 
-pub(super) enum Node<K, V> {
+pub(super) enum TreeNode<K, V> {
     Leaf(Leaf<K, V>),
-    Inner(Box<Inner<K, V>>),
+    Inner(Box<InnerNode<K, V>>),
 }
 
 /// Adjacent children, with a separator between each two of them.
-pub(super) struct Inner<K, V> {
+pub(super) struct InnerNode<K, V> {
     /// Clones of keys, so that an item can be removed while its key still separates two children.
     pub(super) separators: Vec<K>,
     /// Number of items below each child. Stored here and not in the child, so that a rank is found without
     /// reading the children before it.
     pub(super) lens: Vec<usize>,
-    pub(super) nodes: Vec<Node<K, V>>,
+    pub(super) nodes: Vec<TreeNode<K, V>>,
 }
 
-impl<K, V> Node<K, V> {
+impl<K, V> TreeNode<K, V> {
     pub(super) fn size(&self) -> usize {
         match self {
-            Node::Leaf(items) => items.len(),
-            Node::Inner(inner) => inner.nodes.len(),
+            TreeNode::Leaf(items) => items.len(),
+            TreeNode::Inner(inner) => inner.nodes.len(),
         }
     }
 
@@ -51,11 +51,11 @@ impl<K, V> Node<K, V> {
 
     pub(super) fn for_each(&self, from: usize, to: usize, each: &mut impl FnMut(&K, &V)) {
         match self {
-            Node::Leaf(items) => {
+            TreeNode::Leaf(items) => {
                 let to = to.min(items.len());
                 items.range(from.min(to)..to).for_each(|(key, value)| each(key, value));
             }
-            Node::Inner(inner) => {
+            TreeNode::Inner(inner) => {
                 let mut start = 0;
                 for (node, len) in inner.nodes.iter().zip(&inner.lens) {
                     if start >= to {
@@ -72,8 +72,10 @@ impl<K, V> Node<K, V> {
 
     pub(super) fn for_each_mut(&mut self, each: &mut impl FnMut(&K, &mut V)) {
         match self {
-            Node::Leaf(items) => items.iter_mut().for_each(|(key, value)| each(key, value)),
-            Node::Inner(inner) => inner.nodes.iter_mut().for_each(|node| node.for_each_mut(each)),
+            TreeNode::Leaf(items) => items.iter_mut().for_each(|(key, value)| each(key, value)),
+            TreeNode::Inner(inner) => {
+                inner.nodes.iter_mut().for_each(|node| node.for_each_mut(each))
+            }
         }
     }
 
@@ -82,7 +84,7 @@ impl<K, V> Node<K, V> {
     #[inline]
     pub(super) fn pop_first(&mut self) -> Option<(K, V)> {
         let mut node = &*self;
-        while let Node::Inner(inner) = node {
+        while let TreeNode::Inner(inner) = node {
             node = inner.nodes.first()?;
         }
         // Checked before the counts on the way are changed, as there is no way back up.
@@ -92,8 +94,8 @@ impl<K, V> Node<K, V> {
         let mut node = self;
         loop {
             match node {
-                Node::Leaf(items) => return items.pop_front(),
-                Node::Inner(inner) => {
+                TreeNode::Leaf(items) => return items.pop_front(),
+                TreeNode::Inner(inner) => {
                     // In range: the walk above has found a leaf on this way.
                     inner.lens[0] -= 1;
                     node = &mut inner.nodes[0];
@@ -104,10 +106,10 @@ impl<K, V> Node<K, V> {
 
     pub(super) fn remove_at(&mut self, rank: usize, drop_queue: &mut Vec<K>) -> (K, V) {
         match self {
-            Node::Leaf(items) => {
+            TreeNode::Leaf(items) => {
                 items.remove(rank).expect("the rank is less than the number of items")
             }
-            Node::Inner(inner) => {
+            TreeNode::Inner(inner) => {
                 let (child, rank) = inner.child_at(rank);
                 let removed = inner.nodes[child].remove_at(rank, drop_queue);
                 inner.lens[child] -= 1;
@@ -126,15 +128,15 @@ impl<K, V> Node<K, V> {
         drop_queue: &mut Vec<K>,
     ) {
         match self {
-            Node::Leaf(items) => drained.push(items.drain(from..to).collect()),
-            Node::Inner(inner) => inner.drain(from, to, drained, drop_queue),
+            TreeNode::Leaf(items) => drained.push(items.drain(from..to).collect()),
+            TreeNode::Inner(inner) => inner.drain(from, to, drained, drop_queue),
         }
     }
 
     pub(super) fn into_leaves(self, leaves: &mut Vec<Leaf<K, V>>, drop_queue: &mut Vec<K>) {
         match self {
-            Node::Leaf(items) => leaves.push(items),
-            Node::Inner(inner) => {
+            TreeNode::Leaf(items) => leaves.push(items),
+            TreeNode::Inner(inner) => {
                 inner.separators.into_iter().for_each(|separator| discard(separator, drop_queue));
                 inner.nodes.into_iter().for_each(|node| node.into_leaves(leaves, drop_queue));
             }
@@ -142,7 +144,7 @@ impl<K, V> Node<K, V> {
     }
 }
 
-impl<K, V> Inner<K, V> {
+impl<K, V> InnerNode<K, V> {
     pub(super) fn new() -> Self {
         Self {
             // Allocated once: a node is split before it would grow beyond this.
@@ -219,7 +221,7 @@ impl<K, V> Inner<K, V> {
     fn merge(&mut self, child: usize, drop_queue: &mut Vec<K>) {
         let fit = |left: usize| {
             // A missing neighbor counts as full, so it never fits.
-            let size = |child| self.nodes.get(child).map_or(NODE_CAPACITY, Node::size);
+            let size = |child| self.nodes.get(child).map_or(NODE_CAPACITY, TreeNode::size);
             size(left) + size(left + 1) <= MAX_MERGED_SIZE
         };
         let left = match child.checked_sub(1) {
@@ -231,11 +233,11 @@ impl<K, V> Inner<K, V> {
         self.lens[left] += self.lens.remove(left + 1);
         let right = self.nodes.remove(left + 1);
         match (&mut self.nodes[left], right) {
-            (Node::Leaf(items), Node::Leaf(mut more)) => {
+            (TreeNode::Leaf(items), TreeNode::Leaf(mut more)) => {
                 items.append(&mut more);
                 discard(separator, drop_queue);
             }
-            (Node::Inner(inner), Node::Inner(more)) => {
+            (TreeNode::Inner(inner), TreeNode::Inner(more)) => {
                 inner.separators.push(separator);
                 inner.separators.extend(more.separators);
                 inner.lens.extend(more.lens);
@@ -250,7 +252,7 @@ impl<K, V> Inner<K, V> {
         &mut self,
         children: Range<usize>,
         drop_queue: &mut Vec<K>,
-    ) -> Vec<Node<K, V>> {
+    ) -> Vec<TreeNode<K, V>> {
         // Each child is removed with the separator before it; the first child, which has none, with the one after it.
         let first = children.start.saturating_sub(1);
         let separators = first..self.separators.len().min(first + children.len());
@@ -260,7 +262,7 @@ impl<K, V> Inner<K, V> {
     }
 }
 
-impl<K: Ord + Clone, V> Inner<K, V> {
+impl<K: Ord + Clone, V> InnerNode<K, V> {
     /// Returns the child that contains `key`, if the key is present.
     #[inline]
     pub(super) fn child_of(&self, key: &K) -> usize {
@@ -285,16 +287,16 @@ impl<K: Ord + Clone, V> Inner<K, V> {
         let next = child + 1;
         let next_has_room = self.nodes.get(next).is_some_and(|next| !next.is_full());
         let (separator, is_right, right, len) = match &mut self.nodes[child] {
-            Node::Leaf(items) if items.back().is_none_or(|(last, _)| last < key) => {
+            TreeNode::Leaf(items) if items.back().is_none_or(|(last, _)| last < key) => {
                 let separator = key.clone();
                 if next_has_room {
                     // The key becomes the first one of the next child.
                     discard(mem::replace(&mut self.separators[child], separator), drop_queue);
                     return next;
                 }
-                (separator, true, Node::Leaf(Leaf::with_capacity(NODE_CAPACITY)), 0)
+                (separator, true, TreeNode::Leaf(Leaf::with_capacity(NODE_CAPACITY)), 0)
             }
-            Node::Leaf(items) => {
+            TreeNode::Leaf(items) => {
                 let middle = NODE_CAPACITY / 2;
                 let separator = items[middle].0.clone();
                 // Compared before items are moved, because `Ord` may panic.
@@ -302,22 +304,22 @@ impl<K: Ord + Clone, V> Inner<K, V> {
                 let mut right = Leaf::with_capacity(NODE_CAPACITY);
                 right.extend(items.drain(middle..));
                 let len = right.len();
-                (separator, is_right, Node::Leaf(right), len)
+                (separator, is_right, TreeNode::Leaf(right), len)
             }
-            Node::Inner(inner) => {
+            TreeNode::Inner(inner) => {
                 // Keys in ascending order are inserted into the last child of the last node, so that only one
                 // child moves.
                 let middle = if is_last { NODE_CAPACITY - 1 } else { NODE_CAPACITY / 2 };
                 // Before children are moved, too.
                 let is_right = inner.separators[middle - 1] <= *key;
-                let mut right = Inner::new();
+                let mut right = InnerNode::new();
                 right.separators.extend(inner.separators.drain(middle..));
                 right.lens.extend(inner.lens.drain(middle..));
                 right.nodes.extend(inner.nodes.drain(middle..));
                 let len = right.lens.iter().sum();
                 let separator =
                     inner.separators.pop().expect("there is a separator between any two children");
-                (separator, is_right, Node::Inner(Box::new(right)), len)
+                (separator, is_right, TreeNode::Inner(Box::new(right)), len)
             }
         };
         self.separators.insert(child, separator);

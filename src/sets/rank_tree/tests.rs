@@ -245,14 +245,14 @@ fn check<V>(tree: &RankTree<u32, V>) -> Shape {
 
 /// Returns the depth below a node and its number of items, all of which are in `from..to`.
 fn walk<V>(
-    node: &Node<u32, V>,
+    node: &TreeNode<u32, V>,
     from: Option<u32>,
     to: Option<u32>,
     leaves: &mut usize,
 ) -> (usize, usize) {
     assert!(node.size() <= NODE_CAPACITY, "a node is too large");
     match node {
-        Node::Leaf(items) => {
+        TreeNode::Leaf(items) => {
             *leaves += 1;
             assert!(items.iter().is_sorted_by(|(a, _), (b, _)| a < b));
             let fits =
@@ -263,7 +263,7 @@ fn walk<V>(
             );
             (0, items.len())
         }
-        Node::Inner(inner) => {
+        TreeNode::Inner(inner) => {
             assert_eq!(inner.nodes.len(), inner.separators.len() + 1);
             assert_eq!(inner.nodes.len(), inner.lens.len());
             let separators = inner.separators.iter().copied().map(Some);

@@ -135,7 +135,7 @@ async fn crash_after(is_normal: bool, sync: bool, call_limit: u32) -> bool {
         }
     };
     let often = (Duration::ZERO, Purge::default());
-    let settings = Settings { causes: 0, skip_too_large: false, purge: Some(often) };
+    let settings = WriterSettings { causes: 0, skip_too_large: false, purge: Some(often) };
     let written = with_plan(plan, || {
         // The simulated process continues after its crash.
         for _ in 0..3 {
@@ -174,7 +174,7 @@ async fn unsynced_event_is_not_written_again() {
     let writer = Writer::new(queue.clone().into());
     let write = |events: usize, syncs: bool| {
         for _ in 0..events {
-            writer.backlog().push(Record::sample());
+            writer.backlog().push(SpoolRecord::sample());
         }
         let plan = move |what: &'static str| match what == "sync a directory" && !syncs {
             true => Fault::Fail(Errno::IO),

@@ -18,7 +18,7 @@ use super::{
         single_flight::SharedResult,
         watchdog::watchdog,
     },
-    Attempt, SharedConnection, State, no_connection,
+    ConnectionAttempt, SharedConnection, State, no_connection,
 };
 use crate::{
     engine::coop,
@@ -69,7 +69,7 @@ impl SharedConnection {
         timeout(BRIEFLY, self.attempt()).await.ok()?.ok()?.ok()
     }
 
-    pub(super) async fn connection(&self) -> Attempt {
+    pub(super) async fn connection(&self) -> ConnectionAttempt {
         if let Some(connection) = self.open_connection() {
             return Ok(connection);
         }
@@ -95,7 +95,7 @@ impl SharedConnection {
     }
 
     /// Joins the attempt in flight, or starts one.
-    pub(super) fn attempt(&self) -> SharedResult<Attempt> {
+    pub(super) fn attempt(&self) -> SharedResult<ConnectionAttempt> {
         self.0.attempt.join(|| {
             // Here, since the previous attempt has ended: otherwise its success might end the outage before it begins.
             let is_open = |connection: &Arc<Connection>| connection.is_open();
@@ -154,7 +154,7 @@ impl SharedConnection {
         })
     }
 
-    fn finish_attempt(&self, attempt: &Attempt, version: u64) {
+    fn finish_attempt(&self, attempt: &ConnectionAttempt, version: u64) {
         let mut current = self.current();
         let old = match attempt {
             Ok(connection) => {

@@ -10,10 +10,10 @@ use std::{
 use tokio::{sync::Notify, task::JoinHandle, time::Instant};
 
 use super::{
-    builder::Options,
-    change::{Change, DropQueue},
+    builder::SetOptions,
+    change::{Change, UnusedValues},
     schedule::Schedule,
-    shard::{ChangeOf, Shard, SweepProgress},
+    shard::{ChangeOf, SetShard, SweepProgress},
 };
 use crate::engine::{
     clock::{Clock, Tick},
@@ -54,17 +54,17 @@ pub(super) struct ExpiringState<S, K, V> {
 struct PaddedShard<S>(S);
 
 /// A locked shard. On drop, also during a panic, it records the shard's lowest score for the sweeper.
-struct Locked<'a, S: Shard> {
+struct Locked<'a, S: SetShard> {
     state: &'a StateOf<S>,
     index: usize,
     /// `Some` until the drop.
     guard: Option<MutexGuard<'a, PaddedShard<S>>>,
 }
 
-pub(super) type StateOf<S> = ExpiringState<S, <S as Shard>::Key, <S as Shard>::Value>;
+pub(super) type StateOf<S> = ExpiringState<S, <S as SetShard>::Key, <S as SetShard>::Value>;
 
-impl<S: Shard> StateOf<S> {
-    pub(super) fn new(options: Options, shards: impl Iterator<Item = S>) -> Self {
+impl<S: SetShard> StateOf<S> {
+    pub(super) fn new(options: SetOptions, shards: impl Iterator<Item = S>) -> Self {
         let clock = Clock::new();
         let journal = Arc::new(Journal::new());
         let publisher =
@@ -103,7 +103,7 @@ impl<S: Shard> StateOf<S> {
         self.change_and_drop(shard, op).0
     }
 
-    /// Removes expired members of a shard, as [`Shard::sweep`]. Also returns the number of drops that
+    /// Removes expired members of a shard, as [`SetShard::sweep`]. Also returns the number of drops that
     /// panicked.
     pub(super) fn sweep(&self, shard: usize, room: usize) -> (SweepProgress, usize) {
         self.change_and_drop(shard, |members, change| {
@@ -148,7 +148,7 @@ impl<S: Shard> StateOf<S> {
         op: impl FnOnce(&mut S, &mut ChangeOf<'_, S>) -> R,
     ) -> (R, usize) {
         // Declared before the lock is taken, so that they are dropped after unlock even if `op` panics.
-        let mut drop_queue = DropQueue::new();
+        let mut drop_queue = UnusedValues::new();
         let _flush = self.publisher.flush_on_panic();
         let mut locked = Locked::new(self, shard);
         // Read under the lock, so that time never goes backwards from one change of this shard to the next.
@@ -174,7 +174,7 @@ impl<S: Shard> StateOf<S> {
     }
 }
 
-impl<'a, S: Shard> Locked<'a, S> {
+impl<'a, S: SetShard> Locked<'a, S> {
     #[inline]
     fn new(state: &'a StateOf<S>, index: usize) -> Self {
         #[cfg(test)]
@@ -188,7 +188,7 @@ impl<'a, S: Shard> Locked<'a, S> {
     }
 }
 
-impl<S: Shard> Drop for Locked<'_, S> {
+impl<S: SetShard> Drop for Locked<'_, S> {
     #[inline]
     fn drop(&mut self) {
         let Some(guard) = self.guard.take() else { return };

@@ -21,7 +21,7 @@ use super::{
     on_error::Fallback,
     protocol::{self, Charges, LimitArgs, Outcome, Remaining, Reply, Verb},
     reservations::Reservations,
-    stats::{Counters, LimiterStats},
+    stats::{LimiterCounters, LimiterStats},
 };
 use crate::{
     engine::{coop, hasher::DefaultHasher},
@@ -51,7 +51,7 @@ pub(super) struct LimiterState {
     #[cfg(feature = "axum")]
     pub(super) probing: Waiting<Vec<u8>, DefaultHasher>,
     pub(super) wait: WaitSettings,
-    pub(super) counters: Counters,
+    pub(super) counters: LimiterCounters,
     /// Time before which no further failure is logged.
     pub(super) quiet_until: Mutex<Option<Instant>>,
     #[cfg(feature = "dashboard")]

@@ -13,7 +13,7 @@ use super::{
     super::{Error, Format, codec::decode_key},
     commands::Commands,
     event_record::EventDecoder,
-    expiry::Freshness,
+    expiry::EncodedFreshness,
     failures::{DiscardOnDrop, Failures},
     flights::Flights,
     near::DynNearCache,
@@ -28,7 +28,7 @@ pub(super) struct CacheState<K, V> {
     pub(super) commands: Arc<Commands>,
     pub(super) format: Format,
     /// Its strong count is one, apart from loads that are running: see [`Load::run_refresh`](super::load::Load).
-    pub(super) freshness: Arc<Freshness>,
+    pub(super) freshness: Arc<EncodedFreshness>,
     /// Failed loads of this process, if `negative_ttl` or `refresh_ahead` needs them.
     pub(super) failures: Option<Arc<Failures>>,
     pub(super) event_capacity: usize,

@@ -20,7 +20,7 @@ use tokio::{
 use super::metrics::{DictMetrics, MeasuredHandle};
 use super::{
     counters::DictCounters,
-    layout::{Layout, ShardKeys},
+    layout::{DictShardKeys, Layout},
     read_ahead::ReadAhead,
     scripts::Scripts,
 };
@@ -156,7 +156,7 @@ impl DictState {
 
     pub(super) fn shard_call(
         &self,
-        shard: &ShardKeys,
+        shard: &DictShardKeys,
         script: impl FnOnce(&'static Scripts) -> &'static Script,
     ) -> Call<'static> {
         script(self.layout.scripts).call(&shard.all()).arg(&shard.record_prefix)
@@ -256,14 +256,14 @@ impl DictState {
     pub(super) async fn name_wrong_type(
         &self,
         error: Error,
-        shard: &ShardKeys,
+        shard: &DictShardKeys,
         key: Option<&[u8]>,
     ) -> Error {
         if !matches!(error, Error::WrongType { .. }) {
             return error;
         }
         let record = key.map(|key| (self.layout.record(key), self.layout.record_type()));
-        // In the order of `ShardKeys::all`: index, dead letters, failures, reasons.
+        // In the order of `DictShardKeys::all`: index, dead letters, failures, reasons.
         let types = ["zset", "zset", "hash", "hash"];
         let others = shard.all().into_iter().map(<[u8]>::to_vec).zip(types);
         for (key, expected) in record.into_iter().chain(others) {
