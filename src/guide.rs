@@ -81,8 +81,8 @@
 //! | `migrate_moka_before`, `migrate_moka_after` | a program with moka, and after its migration. The same for `governor` and `tower_governor` in place of `moka` |
 //! | `migrate_timed_dict`, `migrate_ttl_dict` | migration from two Python libraries, call by call |
 
-/// Declares pages of the guide: words by which the search finds them, their files, and what they need for their examples
-/// to compile.
+/// Declares pages of the guide: words by which the search finds them, their files, and what they need for their
+/// examples to compile.
 macro_rules! pages {
     ($($(#[$alias:meta])* $page:ident $(needs $needs:literal if $condition:meta)?),* $(,)?) => {
         $(page!($(#[$alias])* $page, concat!("guide/", stringify!($page), ".md") $(, $needs, $condition)?);)*

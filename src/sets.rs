@@ -1,5 +1,5 @@
-//! Sets whose members are ordered by score. In [`expiring`] sets the score is a time; in [`sorted`] sets it
-//! has any ordered type.
+//! Sets whose members are ordered by score. In [`expiring`] sets the score is a time; in [`sorted`] sets it has any
+//! ordered type.
 
 mod expiring;
 mod rank_tree;

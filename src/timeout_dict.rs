@@ -1,11 +1,11 @@
 //! Timeout dictionary: a map whose due entries are pulled by callers, each by exactly one.
 //!
-//! 1. All state is in one [`Entries`](entries::Entries) under one lock ([`DictState::with`]). Waiters are
-//!    woken and removed values are dropped after the lock is released.
+//! 1. All state is in one [`Entries`](entries::Entries) under one lock ([`DictState::with`]). Waiters are woken and
+//!    removed values are dropped after the lock is released.
 //! 2. An operation reads the clock once and hashes its key before it takes the lock.
-//! 3. Waiters queue for their [turn](turns). Only the first waiter examines the entries. It sleeps until the
-//!    first deadline or end of a lease, or until an earlier one is added. It measures time by the clock of the
-//!    dictionary, even if the clock of the runtime differs.
+//! 3. Waiters queue for their [turn](turns). Only the first waiter examines the entries. It sleeps until the first
+//!    deadline or end of a lease, or until an earlier one is added. It measures time by the clock of the dictionary,
+//!    even if the clock of the runtime differs.
 
 mod builder;
 mod claim;
@@ -63,18 +63,18 @@ use crate::engine::{
 /// # }
 /// ```
 ///
-/// A `TimeoutDict` is a handle to one shared dictionary; cloning it is cheap. You may call it from any number of
-/// tasks and threads.
+/// A `TimeoutDict` is a handle to one shared dictionary; cloning it is cheap. You may call it from any number of tasks
+/// and threads.
 ///
 /// # Deadlines
 ///
-/// An entry is due as soon as `now >= deadline`. Unlike in a [`Cache`](crate::Cache), a due entry stays readable
-/// until a call removes it.
+/// An entry is due as soon as `now >= deadline`. Unlike in a [`Cache`](crate::Cache), a due entry stays readable until
+/// a call removes it.
 ///
 /// * An entry with a TTL of zero is due immediately.
 /// * If the TTL overflows, as [`Duration::MAX`] does, the entry has no deadline.
-/// * You get due entries in the order of their deadlines. Entries with equal deadlines come in the order in which
-///   they were set.
+/// * You get due entries in the order of their deadlines. Entries with equal deadlines come in the order in which they
+///   were set.
 /// * You can look up an entry by any borrowed form of its key (`&str` for `String`).
 ///
 /// # At most once, or at least once
@@ -127,34 +127,32 @@ use crate::engine::{
 ///
 /// # Cost
 ///
-/// All operations use one lock, which a call holds for a fraction of a microsecond. Changing an entry costs
-/// O(log n), and so does each entry that is taken, claimed, acknowledged or given back. A lookup costs O(1).
-/// Occasionally a call costs O(n), to grow the dictionary to twice its size. The next call that takes or
-/// claims entries, or that reads or counts dead ones, first processes all leases that have ended, at O(log n)
-/// each. After every 256 leases it releases the lock and may yield. A call for one key processes only the
-/// lease of that key. The memory of the entries is freed when the last one is removed.
+/// All operations use one lock, which a call holds for a fraction of a microsecond. Changing an entry costs O(log n),
+/// and so does each entry that is taken, claimed, acknowledged or given back. A lookup costs O(1). Occasionally a call
+/// costs O(n), to grow the dictionary to twice its size. The next call that takes or claims entries, or that reads or
+/// counts dead ones, first processes all leases that have ended, at O(log n) each. After every 256 leases it releases
+/// the lock and may yield. A call for one key processes only the lease of that key. The memory of the entries is freed
+/// when the last one is removed.
 ///
-/// Each call takes part in Tokio's cooperative budget and may yield for it, but only before the call has any
-/// effect. [`next_expired`](Self::next_expired) and [`next_claim`](Self::next_claim) also wait for an entry.
-/// All calls are cancel safe, except that a cancelled method of a [`Claim`] drops the claim if it takes it by
-/// value.
+/// Each call takes part in Tokio's cooperative budget and may yield for it, but only before the call has any effect.
+/// [`next_expired`](Self::next_expired) and [`next_claim`](Self::next_claim) also wait for an entry. All calls are
+/// cancel safe, except that a cancelled method of a [`Claim`] drops the claim if it takes it by value.
 ///
 /// # Under the lock
 ///
-/// `Eq` and `Clone` of keys and values run while the dictionary is locked. They must not call the dictionary
-/// or drop one of its [`Claim`]s. `Hash` and `Drop` run outside the lock and may call the dictionary. There
-/// is one exception: if `Clone` panics, the partial clone is dropped while the dictionary is locked. If any
-/// of them panics, no entry is lost.
+/// `Eq` and `Clone` of keys and values run while the dictionary is locked. They must not call the dictionary or drop
+/// one of its [`Claim`]s. `Hash` and `Drop` run outside the lock and may call the dictionary. There is one exception:
+/// if `Clone` panics, the partial clone is dropped while the dictionary is locked. If any of them panics, no entry is
+/// lost.
 ///
 /// # Runtimes
 ///
-/// A dictionary needs no runtime, except to wait in `next_expired` and `next_claim`. While several calls
-/// wait, a task on the runtime of the first of them ensures that due entries are delivered although a
-/// waiter is not polled; if that runtime is not driven, they are delivered when the waiter is polled or
-/// dropped. A dictionary that is created on a runtime whose clock can be paused (`current_thread`) uses
-/// the clock of that runtime; otherwise it uses real time. If the clock of the waiter's runtime is a different
-/// one, for example paused by a test, the waiter sleeps until its own clock has reached the deadline. From then on
-/// it looks at the dictionary's clock every 10 ms.
+/// A dictionary needs no runtime, except to wait in `next_expired` and `next_claim`. While several calls wait, a task
+/// on the runtime of the first of them ensures that due entries are delivered although a waiter is not polled; if that
+/// runtime is not driven, they are delivered when the waiter is polled or dropped. A dictionary that is created on a
+/// runtime whose clock can be paused (`current_thread`) uses the clock of that runtime; otherwise it uses real time. If
+/// the clock of the waiter's runtime is a different one, for example paused by a test, the waiter sleeps until its own
+/// clock has reached the deadline. From then on it looks at the dictionary's clock every 10 ms.
 pub struct TimeoutDict<K, V, S = DefaultHasher> {
     shared: Arc<DictState<K, V>>,
     hasher: S,
@@ -187,8 +185,8 @@ where
     V: Clone + Send + Sync + 'static,
     S: BuildHasher + Clone + Send + Sync + 'static,
 {
-    /// Creates an empty dictionary that hashes keys with `hasher`. If an attacker can choose keys, std's
-    /// `RandomState` resists collisions better than the default.
+    /// Creates an empty dictionary that hashes keys with `hasher`. If an attacker can choose keys, std's `RandomState`
+    /// resists collisions better than the default.
     ///
     /// ```
     /// # use std::collections::hash_map::RandomState;
@@ -200,8 +198,8 @@ where
         TimeoutDict::<K, V>::builder().hasher(hasher).build()
     }
 
-    /// Sets the value of `key`, due in `ttl`. You get back the value that it replaces, even if that is due,
-    /// claimed or dead.
+    /// Sets the value of `key`, due in `ttl`. You get back the value that it replaces, even if that is due, claimed or
+    /// dead.
     ///
     /// ```
     /// use std::time::Duration;
@@ -243,8 +241,8 @@ where
     /// # }
     /// ```
     ///
-    /// So you can queue a job as often as you like: it is there once, until it is acknowledged or removed. An
-    /// entry that is due, claimed or dead also prevents the call, and is not changed.
+    /// So you can queue a job as often as you like: it is there once, until it is acknowledged or removed. An entry
+    /// that is due, claimed or dead also prevents the call, and is not changed.
     ///
     /// # Cancel safety
     ///
@@ -259,8 +257,8 @@ where
         new.is_none()
     }
 
-    /// Sets the deadline of `key` to `ttl` from now, even if the entry is due already. Returns `false` if
-    /// there is no entry, or if it is dead.
+    /// Sets the deadline of `key` to `ttl` from now, even if the entry is due already. Returns `false` if there is no
+    /// entry, or if it is dead.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -277,8 +275,8 @@ where
     /// # }
     /// ```
     ///
-    /// A claim on the entry becomes void and counts as a failed attempt. If that was the last allowed attempt,
-    /// the entry becomes dead and the call returns `false`. Earlier failed attempts still count.
+    /// A claim on the entry becomes void and counts as a failed attempt. If that was the last allowed attempt, the
+    /// entry becomes dead and the call returns `false`. Earlier failed attempts still count.
     pub async fn set_timeout<Q>(&self, key: &Q, ttl: Duration) -> bool
     where
         Q: Hash + Equivalent<K> + ?Sized,
@@ -303,8 +301,7 @@ where
     /// # }
     /// ```
     ///
-    /// A claim on the entry becomes void and counts as a failed attempt, as in
-    /// [`set_timeout`](Self::set_timeout).
+    /// A claim on the entry becomes void and counts as a failed attempt, as in [`set_timeout`](Self::set_timeout).
     pub async fn remove_timeout<Q>(&self, key: &Q) -> bool
     where
         Q: Hash + Equivalent<K> + ?Sized,
@@ -355,8 +352,8 @@ where
         self.shared.with(|entries| entries.get(hash, key).is_some())
     }
 
-    /// Returns the time until the entry of `key` is due: [`Ttl::Remaining`] of zero if it is due or claimed,
-    /// and [`Ttl::Persistent`] if it has no deadline or is dead.
+    /// Returns the time until the entry of `key` is due: [`Ttl::Remaining`] of zero if it is due or claimed, and
+    /// [`Ttl::Persistent`] if it has no deadline or is dead.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -383,8 +380,8 @@ where
         }
     }
 
-    /// Removes the entry of `key` and returns its value, even if it is due, claimed or dead. A claim on it
-    /// becomes void.
+    /// Removes the entry of `key` and returns its value, even if it is due, claimed or dead. A claim on it becomes
+    /// void.
     ///
     /// ```
     /// # use std::time::Duration;

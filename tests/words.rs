@@ -220,6 +220,23 @@ fn old_names_do_not_return() {
 
 /// Operators search the guide for a message that they see, and alert on messages that they find in the guide.
 #[test]
+fn comments_wrap_at_120_columns() {
+    let mut report = String::new();
+    for (path, text) in texts().into_iter().filter(|(path, _)| path.ends_with(".rs")) {
+        for (at, line) in text.lines().enumerate() {
+            let comment = line.trim_start();
+            // Rows of tables and links cannot be wrapped.
+            let may_be_long =
+                comment.contains("| ") || comment.contains("://") || comment.contains("]: ");
+            if comment.starts_with("//") && line.chars().count() > 120 && !may_be_long {
+                let _ = writeln!(report, "{path}:{}: {line}", at + 1);
+            }
+        }
+    }
+    assert!(report.is_empty(), "comments of more than 120 columns:\n{report}");
+}
+
+#[test]
 fn one_name_is_one_type() {
     let test_code = Regex::new(TEST_CODE).unwrap();
     let definition =

@@ -21,18 +21,18 @@
 //!
 //! Each client address may send 6,000 requests per minute (`--per-client`), and each session may receive 600
 //! (`--per-session`). A request above a limit gets a 429 with `Retry-After`. The last five routes are for operators and
-//! have no limit. With `--admin-token TOKEN` (or `FLEETING_ADMIN_TOKEN`), all of them except `/healthz` need the token, as
-//! does `/events`: as the password of HTTP `Basic` authentication with any user name (a browser asks for it), or as
-//! `Authorization: Bearer TOKEN`. Without a token, they are served only on a loopback address, and only to requests whose
-//! `Host` is `localhost` or a loopback address. Behind a proxy, pass the networks of trusted proxies, whose
+//! have no limit. With `--admin-token TOKEN` (or `FLEETING_ADMIN_TOKEN`), all of them except `/healthz` need the token,
+//! as does `/events`: as the password of HTTP `Basic` authentication with any user name (a browser asks for it), or as
+//! `Authorization: Bearer TOKEN`. Without a token, they are served only on a loopback address, and only to requests
+//! whose `Host` is `localhost` or a loopback address. Behind a proxy, pass the networks of trusted proxies, whose
 //! `X-Forwarded-For` gives the client address: `--trust 10.0.0.0/8`.
 //!
 //! Sessions take at most `--max-bytes` of memory, about; above it, the least useful ones are evicted. Of connections,
 //! `--max-connections` may be open in all, and `--connections-per-client` of one client address, unless it is a trusted
-//! proxy; at a bound, a new one replaces the one that has been idle for longest. The head of a request must arrive within
-//! 10 s, which also ends idle connections, and the request must be answered within 30 s. Use a proxy for TLS, and let it
-//! end its idle connections sooner (nginx: `keepalive_timeout 5s` in `upstream`), or it may send a request on a connection
-//! that the service is about to close.
+//! proxy; at a bound, a new one replaces the one that has been idle for longest. The head of a request must arrive
+//! within 10 s, which also ends idle connections, and the request must be answered within 30 s. Use a proxy for TLS,
+//! and let it end its idle connections sooner (nginx: `keepalive_timeout 5s` in `upstream`), or it may send a request
+//! on a connection that the service is about to close.
 //!
 //! With `--spool DIR`, each expired session is added to the directory queue `DIR`. Any program can process it, such as
 //! `examples/spool_worker.py DIR`.
@@ -557,8 +557,8 @@ async fn check_access(State(admin): State<Admin>, request: Request, next: Next) 
     (challenge, refused).into_response()
 }
 
-/// Rejects a request that is not answered in time, for instance because its client sends the body too slowly. The body of
-/// the response has no limit, as that of an event stream.
+/// Rejects a request that is not answered in time, for instance because its client sends the body too slowly. The body
+/// of the response has no limit, as that of an event stream.
 async fn answer_in_time(request: Request, next: Next) -> Result<Response, Error> {
     timeout(ANSWER, next.run(request)).await.map_err(|_| {
         let message = format!("the request was not complete within {} s", ANSWER.as_secs());

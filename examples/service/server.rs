@@ -48,7 +48,8 @@ const STALLED: Duration = Duration::from_secs(60);
 /// Time that requests in progress get to finish after the stop.
 const GRACE: Duration = Duration::from_secs(3);
 
-/// Pause after an accept that failed, for instance because the process has no descriptor left and no connection to close.
+/// Pause after an accept that failed, for instance because the process has no descriptor left and no connection to
+/// close.
 const PAUSE: Duration = Duration::from_millis(50);
 
 const BETWEEN_WARNINGS: Duration = Duration::from_secs(60);

@@ -1,5 +1,5 @@
-//! Keys and values of caches on Redis: each key decodes to itself, different keys have different bytes, and any bytes on a
-//! server decode to a value or to an error.
+//! Keys and values of caches on Redis: each key decodes to itself, different keys have different bytes, and any bytes
+//! on a server decode to a value or to an error.
 #![no_main]
 
 use arbitrary::Arbitrary;

@@ -1,5 +1,5 @@
-//! Sends any bytes as `Forwarded` or `X-Forwarded-For`: they never panic, and never yield an address for which no trusted
-//! proxy vouched.
+//! Sends any bytes as `Forwarded` or `X-Forwarded-For`: they never panic, and never yield an address for which no
+//! trusted proxy vouched.
 #![no_main]
 
 use std::net::IpAddr;

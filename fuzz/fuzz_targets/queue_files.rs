@@ -1,5 +1,6 @@
-//! Opens directory queues with any files in them: elements, locks, records of deliveries, reasons, and names and schemas of
-//! any text. Nothing panics, nothing outside of the queue is changed, and an element that is added to it is delivered.
+//! Opens directory queues with any files in them: elements, locks, records of deliveries, reasons, and names and
+//! schemas of any text. Nothing panics, nothing outside of the queue is changed, and an element that is added to it is
+//! delivered.
 #![no_main]
 
 use std::{

@@ -1,5 +1,6 @@
-//! Calls the types on Redis while the server answers with anything: wrong types, wrong lengths, nested and forged replies,
-//! bytes that are no reply, and pushes. Calls may fail, but nothing panics, allocates without bound or waits forever.
+//! Calls the types on Redis while the server answers with anything: wrong types, wrong lengths, nested and forged
+//! replies, bytes that are no reply, and pushes. Calls may fail, but nothing panics, allocates without bound or waits
+//! forever.
 #![no_main]
 
 #[path = "server_replies/calls.rs"]

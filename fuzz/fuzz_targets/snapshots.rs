@@ -1,5 +1,5 @@
-//! Restores any bytes, and forged snapshots whose checksums are valid: nothing panics, no more memory is allocated than the
-//! file can fill, and a snapshot is restored as a whole or not at all.
+//! Restores any bytes, and forged snapshots whose checksums are valid: nothing panics, no more memory is allocated than
+//! the file can fill, and a snapshot is restored as a whole or not at all.
 #![no_main]
 
 use std::{collections::BTreeMap, time::Duration};

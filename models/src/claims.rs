@@ -3,18 +3,18 @@
 //! **Protocol.** The scripts `src/redis/timeout_dict/*.lua`, with their arithmetic, and the clients in `claim.rs`,
 //! `confirm.rs` and `delivery.rs`. A claim is a number: the end of its lease, which is the score of its entry.
 //!
-//! **Invariants.** Each value is removed at most once, by an ack, a take or a removal. Until then it is due at
-//! some time, or a dead letter. A claim is accepted if and only if it is the newest delivery and nothing has ended it.
-//! The number of an attempt is one more than the number of deliveries before it that were neither acked nor released. It
-//! is never above the bound.
+//! **Invariants.** Each value is removed at most once, by an ack, a take or a removal. Until then it is due at some
+//! time, or a dead letter. A claim is accepted if and only if it is the newest delivery and nothing has ended it. The
+//! number of an attempt is one more than the number of deliveries before it that were neither acked nor released. It is
+//! never above the bound.
 //!
 //! **Covered.** Clients that crash, or are late by any time: after the end of the lease, after the entry was delivered
-//! again, replaced or removed. Lost replies, which are crashes of a client after its call. A server whose clock goes back
-//! by two leases. Clients with and without a bound of attempts, at the same time.
+//! again, replaced or removed. Lost replies, which are crashes of a client after its call. A server whose clock goes
+//! back by two leases. Clients with and without a bound of attempts, at the same time.
 //!
 //! **Not covered.** Two leases of an entry that end in the same four microseconds; [`Bug::EndsRepeat`] shows the
-//! consequence. `compat`, several keys in one script, values that cannot be decoded, reasons, failovers, and a take that
-//! repeats its confirmation after a lost reply.
+//! consequence. `compat`, several keys in one script, values that cannot be decoded, reasons, failovers, and a take
+//! that repeats its confirmation after a lost reply.
 
 mod entry;
 

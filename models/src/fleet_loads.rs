@@ -2,10 +2,10 @@
 //! `refresh_ahead.rs`, and the scripts `lookup_lease.lua`, `update_lease.lua`, `publish.lua`, `change.lua`.
 //!
 //! **Protocol.** In each process, the callers that miss a key join one flight, whose leader asks the server for the
-//! lease, again and again if it is held elsewhere. The holder runs its loader, and publishes the value if the lease still
-//! has its token and grant, `clear` was not called, and no other value is there (for a refresh: no other than the one
-//! that it has seen). A write removes the lease, unless its value stays longer than any load. The leader's value counts
-//! for followers that joined before its last request; others try again. A dropped leader releases its lease.
+//! lease, again and again if it is held elsewhere. The holder runs its loader, and publishes the value if the lease
+//! still has its token and grant, `clear` was not called, and no other value is there (for a refresh: no other than the
+//! one that it has seen). A write removes the lease, unless its value stays longer than any load. The leader's value
+//! counts for followers that joined before its last request; others try again. A dropped leader releases its lease.
 //!
 //! **Invariants.** A loader starts only if no other process runs one under a lease that was neither released, nor
 //! revoked by a write, nor expired. A value is not published if a write was executed since its load began. No call
@@ -16,8 +16,8 @@
 //! refreshes ahead of live values; failed and dropped loads; a crash of the leader; leases that expire while the holder
 //! is cut off; requests that are sent again, of which the first is executed late.
 //!
-//! **Not covered.** Stale windows, tags, kept errors, and a server whose memory is full. Values with a TTL above a minute do
-//! not expire during a load, which is the documented exception.
+//! **Not covered.** Stale windows, tags, kept errors, and a server whose memory is full. Values with a TTL above a
+//! minute do not expire during a load, which is the documented exception.
 
 mod server;
 mod steps;
@@ -122,7 +122,8 @@ struct Process {
     releases: Vec<u8>,
 }
 
-/// A caller of a loader method; one that has missed joins the flight next. `floor` is the number of writes that were executed when its call began.
+/// A caller of a loader method; one that has missed joins the flight next. `floor` is the number of writes that were
+/// executed when its call began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Caller {
     Idle,

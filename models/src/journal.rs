@@ -3,19 +3,19 @@
 //! **Protocol.** A writer records a removal in a part of the journal while it has the lock of its shard, raises flags,
 //! and then publishes the journal if it is due: it takes all removals under the lock of the log and appends them to the
 //! channels. If another thread has the log, the journal batches. A subscriber that finds no event marks its cause as
-//! awaited, takes the journal again, and parks. The sweeper asks for room before it removes, and waits until half of the
-//! capacity of each lossless subscriber is free.
+//! awaited, takes the journal again, and parks. The sweeper asks for room before it removes, and waits until half of
+//! the capacity of each lossless subscriber is free.
 //!
 //! **Invariants.** Removals of a shard are published in order, each once. A subscriber receives each published event
 //! from its subscription on, or its number in `Lagged`. If no thread is at work, no parked subscriber has an unread
 //! event, in its channel or in the journal, and the sweeper waits only for a subscriber without room. Events stay only
 //! while a subscriber has them before it.
 //!
-//! **Covered.** Two shards and parts; two writers, or a writer and the sweeper; a lossless and a lagging subscriber with
-//! a capacity of one, which subscribe, read, park and leave at any time; contention and batches.
+//! **Covered.** Two shards and parts; two writers, or a writer and the sweeper; a lossless and a lagging subscriber
+//! with a capacity of one, which subscribe, read, park and leave at any time; contention and batches.
 //!
-//! **Not covered.** Several causes and `only`, waiters by key, the end of the cache, and orderings weaker than sequential
-//! consistency: those are explored by the interleavings in `src/engine`.
+//! **Not covered.** Several causes and `only`, waiters by key, the end of the cache, and orderings weaker than
+//! sequential consistency: those are explored by the interleavings in `src/engine`.
 
 mod channel;
 mod steps;

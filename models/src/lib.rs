@@ -1,5 +1,5 @@
-//! Models of the protocols between processes, explored exhaustively by a model checker ([`stateright`]), and a simulator
-//! of a fleet of processes ([`fleet`]).
+//! Models of the protocols between processes, explored exhaustively by a model checker ([`stateright`]), and a
+//! simulator of a fleet of processes ([`fleet`]).
 //!
 //! A test of the crate runs a few of the orders in which requests, replies, faults and tasks can interleave. A model
 //! runs all of them, for a few keys, calls and faults. Each module is one protocol: its documentation names the files
@@ -24,13 +24,13 @@
 //! cargo test -p fleeting-models -- --nocapture       # also prints states, times, and the paths to seeded bugs
 //! ```
 //!
-//! **Seeded bugs.** A model that cannot fail proves nothing. So each has an enum `Bug` of mutations, such as a reply that
-//! is cached without a check of its version. `Protocol { bug: Some(..), .. }` switches one on, and a test asserts that
-//! the checker finds a path to a violation. The first guess at a change of the code is to make it a mutation.
+//! **Seeded bugs.** A model that cannot fail proves nothing. So each has an enum `Bug` of mutations, such as a reply
+//! that is cached without a check of its version. `Protocol { bug: Some(..), .. }` switches one on, and a test asserts
+//! that the checker finds a path to a violation. The first guess at a change of the code is to make it a mutation.
 //!
-//! **Limits.** A model shares no code with the crate, so it is as good as its reading of the code. A
-//! violation that it finds becomes a test against real servers in `tests/redis`, or between two system calls in `src/dirq/fault_injection`, and
-//! then a fix.
+//! **Limits.** A model shares no code with the crate, so it is as good as its reading of the code. A violation that it
+//! finds becomes a test against real servers in `tests/redis`, or between two system calls in
+//! `src/dirq/fault_injection`, and then a fix.
 
 #[cfg(test)]
 mod check;

@@ -1,8 +1,8 @@
 //! The near cache of one process: `src/redis/cache/near.rs`, `in_flight_reads.rs`, `src/redis/client/invalidations.rs`,
 //! `shared_connection.rs` and `cluster.rs`.
 //!
-//! **Protocol.** A read takes the version of its key, obtains the connection that is tracked, and sends its request. Its
-//! reply is cached if the version is still current. A push of the server, the end of a verb and a reply that is not
+//! **Protocol.** A read takes the version of its key, obtains the connection that is tracked, and sends its request.
+//! Its reply is cached if the version is still current. A push of the server, the end of a verb and a reply that is not
 //! cached invalidate their key. A retired connection and a changed slot map invalidate all keys, after no caller can
 //! obtain the connection any more. Callers join a read in flight only while its version is current. In this model a
 //! version is a flag, which every invalidation clears: counters only grow, so an outdated version never becomes current
@@ -13,10 +13,10 @@
 //! way, unless its slot has moved. No cached answer is used when it is as old as the maximum age.
 //!
 //! **Covered.** Two keys; writes by any number of other processes at any time; verbs of this process, answered, dropped
-//! or executed after they were given up; pushes that the server sends after all replies of the same iteration (`BCAST`);
-//! several connections, each with its own order; connections that are replaced while they still deliver, or that the
-//! server closes; a failover by which a replica takes over the server, with or without the last write; a slot that
-//! moves with or without a report, and slot maps that are outdated when they arrive.
+//! or executed after they were given up; pushes that the server sends after all replies of the same iteration
+//! (`BCAST`); several connections, each with its own order; connections that are replaced while they still deliver, or
+//! that the server closes; a failover by which a replica takes over the server, with or without the last write; a slot
+//! that moves with or without a report, and slot maps that are outdated when they arrive.
 //!
 //! **One process is enough.** Each invariant is about the calls of one process, and processes share only the servers. A
 //! read by another process changes nothing there: with `BCAST`, a server sends each change to every connection, whether

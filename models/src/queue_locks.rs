@@ -1,14 +1,14 @@
 //! Locks of a directory queue: `src/dirq/{simple,normal}/{lock,protocol,purge,remove}.rs`, `delivery.rs`, `records.rs`.
 //!
-//! **Protocol.** Each step is one file system call of one process. A worker of a simple queue looks for the lock, touches
-//! the element, and links the lock to it; one of a normal queue makes the directory `locked`. It reads through the lock,
-//! reads the record in `retries/` and writes its own delivery there. An ack, a failure, a release and a renewal first
-//! compare the record, which is the fence of a queue that counts deliveries. A purge examines the age of a lock under an
-//! advisory lock of its own, and removes it.
+//! **Protocol.** Each step is one file system call of one process. A worker of a simple queue looks for the lock,
+//! touches the element, and links the lock to it; one of a normal queue makes the directory `locked`. It reads through
+//! the lock, reads the record in `retries/` and writes its own delivery there. An ack, a failure, a release and a
+//! renewal first compare the record, which is the fence of a queue that counts deliveries. A purge examines the age of
+//! a lock under an advisory lock of its own, and removes it.
 //!
-//! **Invariants.** If workers keep their locks for less than `max_lock`, less the differences of the clocks, no purge and
-//! no other worker removes a lock that a worker holds, the number of an attempt is right and within its bound, and a dead
-//! letter is not delivered. Even if workers are slower than that, an element is removed by one ack only.
+//! **Invariants.** If workers keep their locks for less than `max_lock`, less the differences of the clocks, no purge
+//! and no other worker removes a lock that a worker holds, the number of an attempt is right and within its bound, and
+//! a dead letter is not delivered. Even if workers are slower than that, an element is removed by one ack only.
 //!
 //! **Covered.** One element; two workers that crash at any step; two purges by machines whose clocks are ahead, behind,
 //! or so wrong that a lock is from the future; dead letters.

@@ -6,12 +6,12 @@
 //! **Invariants.** The admitted calls never exceed the limit: with a log, the quota in each trailing window; with GCRA,
 //! one bucket that leaks evenly.
 //!
-//! **Covered.** Two or three units per draw, admitted at any time until they lapse, or given back in any parts. Slow and
-//! lost replies, processes that crash, ordinary checks in between, a server whose clock goes back once, and resets, during which
-//! draws of the same process are in flight.
+//! **Covered.** Two or three units per draw, admitted at any time until they lapse, or given back in any parts. Slow
+//! and lost replies, processes that crash, ordinary checks in between, a server whose clock goes back once, and resets,
+//! during which draws of the same process are in flight.
 //!
-//! **Not covered.** Buckets, which count a call at least as long as a log. Several limits, refunds of admitted calls. Units
-//! that another process has reserved before a reset: they may be admitted in addition, as documented.
+//! **Not covered.** Buckets, which count a call at least as long as a log. Several limits, refunds of admitted calls.
+//! Units that another process has reserved before a reset: they may be admitted in addition, as documented.
 
 mod server;
 

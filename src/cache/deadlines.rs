@@ -39,9 +39,9 @@ where
     /// # }
     /// ```
     ///
-    /// The new TTL starts now, and the [idle time](super::Builder::time_to_idle), if there is one, restarts. With a `ttl`
-    /// of zero the entry expires immediately; with one that overflows it becomes persistent. Returns `None` if there is
-    /// no live value. A value that is being refreshed gets this TTL, too: see [`expire`](Cache::expire).
+    /// The new TTL starts now, and the [idle time](super::Builder::time_to_idle), if there is one, restarts. With a
+    /// `ttl` of zero the entry expires immediately; with one that overflows it becomes persistent. Returns `None` if
+    /// there is no live value. A value that is being refreshed gets this TTL, too: see [`expire`](Cache::expire).
     #[doc(alias = "GETEX")]
     #[inline]
     pub async fn get_ex<Q>(&self, key: &Q, ttl: Duration) -> Option<V>

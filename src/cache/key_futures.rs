@@ -63,8 +63,8 @@ where
     /// ```
     ///
     /// The call resolves when the value is removed from memory. For an expired entry this is usually the next sweep.
-    /// This includes causes that are not [published](super::Builder::publish). After [`shutdown`](Cache::shutdown) there
-    /// are no sweeps, so the call returns `None`.
+    /// This includes causes that are not [published](super::Builder::publish). After [`shutdown`](Cache::shutdown)
+    /// there are no sweeps, so the call returns `None`.
     ///
     /// The call does not poll. If no task waits for a key of a shard, this method adds no cost to calls on that shard.
     ///
@@ -84,8 +84,8 @@ where
         let waiter = DepartureWaiter { store, location, waiters: waiters? };
         let mut event = pin!(waiter.waiters.event());
         let mut shutdown = pin!(self.inner.shared.after_shutdown());
-        // The event first: a shutdown removes expired values before it ends. By hand: `select!` would take part in Tokio's
-        // budget once more.
+        // The event first: a shutdown removes expired values before it ends. By hand: `select!` would take part in
+        // Tokio's budget once more.
         poll_fn(|cx| match event.as_mut().poll(cx) {
             Poll::Ready(event) => Poll::Ready(Some(event)),
             Poll::Pending => shutdown.as_mut().poll(cx).map(|()| None),

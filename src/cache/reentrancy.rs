@@ -14,8 +14,8 @@ thread_local! {
 pub(crate) struct ReentrancyScope(usize);
 
 impl ReentrancyScope {
-    /// Runs `future` as a part of `owner`, a flight or a turn. The caller pins it, because each function that takes it by
-    /// value would add its size to the future of the call.
+    /// Runs `future` as a part of `owner`, a flight or a turn. The caller pins it, because each function that takes it
+    /// by value would add its size to the future of the call.
     pub(crate) fn run<'a, T, F: Future>(
         owner: &'a Arc<T>,
         future: Pin<&'a mut F>,

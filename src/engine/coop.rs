@@ -97,8 +97,8 @@ pub(crate) async fn yield_now() {
     }
 }
 
-/// Runs `poll`, and its calls of [`yield_now`] return at once: the waker of a task that yields is called by its runtime,
-/// which cannot do so while `poll` blocks its thread.
+/// Runs `poll`, and its calls of [`yield_now`] return at once: the waker of a task that yields is called by its
+/// runtime, which cannot do so while `poll` blocks its thread.
 pub(crate) fn without_yields<R>(poll: impl FnOnce() -> R) -> R {
     with_yields_not(true, poll)
 }

@@ -1,8 +1,8 @@
 //! Maximum depth of nested values. It is the same in all encodings, for writers and readers, and in all builds, so that
 //! a value that was written can be read.
 
-/// Maximum depth of arrays and maps in an encoded value. It is that of `serde_json`. Decoding a value of this depth fits
-/// the stack of a thread, also in a build without optimization.
+/// Maximum depth of arrays and maps in an encoded value. It is that of `serde_json`. Decoding a value of this depth
+/// fits the stack of a thread, also in a build without optimization.
 pub(crate) const MAX_DEPTH: usize = 127;
 
 /// Error for a value that is nested too deeply.

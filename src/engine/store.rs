@@ -229,11 +229,11 @@ where
         locked
     }
 
-    /// Locks the shard of a key for an operation on its entry, as [`lock_entry`](Self::lock_entry) does. If a tag of the
-    /// entry was removed, removes the entry first.
+    /// Locks the shard of a key for an operation on its entry, as [`lock_entry`](Self::lock_entry) does. If a tag of
+    /// the entry was removed, removes the entry first.
     ///
-    /// This is decided under the lock. If it were decided before, another caller could remove the tag in between and act
-    /// on it, for example by `remove_if`, and then the operation would still read the value.
+    /// This is decided under the lock. If it were decided before, another caller could remove the tag in between and
+    /// act on it, for example by `remove_if`, and then the operation would still read the value.
     #[inline]
     fn lock_key<Q>(&self, location: Location, key: &Q, now: &impl Now) -> Shard<'_, K, V, S>
     where

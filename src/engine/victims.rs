@@ -114,8 +114,8 @@ impl EvictionState {
     }
 
     /// Chooses an entry to evict, but never an `exempt` bucket or an entry of weight 0. Prefers an unreadable entry, if
-    /// the sample has one; `is_unreadable` is `None` if none can be. A shard that `may_decline` chooses none rather than
-    /// a read entry that is protected, unless it has many entries without weights.
+    /// the sample has one; `is_unreadable` is `None` if none can be. A shard that `may_decline` chooses none rather
+    /// than a read entry that is protected, unless it has many entries without weights.
     pub(crate) fn choose_victim(
         &mut self,
         exempt: [Option<usize>; MAX_EXEMPT],

@@ -92,8 +92,8 @@ pub(crate) trait Algorithm: Clone + Send + Sync + 'static {
     /// Returns the state of a limit by which nothing is in use.
     fn new(params: &LimitParams) -> Self;
 
-    /// Returns the state of a limit by which the key was not checked before, from those of other limits by which anything
-    /// is in use.
+    /// Returns the state of a limit by which the key was not checked before, from those of other limits by which
+    /// anything is in use.
     fn derive<'a>(
         known: impl Iterator<Item = &'a Self> + Clone,
         params: &LimitParams,
@@ -152,8 +152,8 @@ pub(crate) trait Algorithm: Clone + Send + Sync + 'static {
     /// Charges `cost` and drops charges that have left the window. Returns the charge and the units left.
     fn charge(&mut self, params: &LimitParams, now: &impl Now, cost: u32) -> (Charge, u32);
 
-    /// Charges a call that another limit has admitted, and was charged to `current`. Returns the charge and its parts, if
-    /// a refund needs them.
+    /// Charges a call that another limit has admitted, and was charged to `current`. Returns the charge and its parts,
+    /// if a refund needs them.
     fn note(
         &mut self,
         params: &LimitParams,

@@ -393,8 +393,8 @@ where
     ///
     /// # Panics
     ///
-    /// Panics without a [`limit`](RateLimiterBuilder::limit). Panics outside of a Tokio runtime and on one without a time
-    /// driver (`enable_time`), unless it runs on the [background thread](RateLimiterBuilder::background_thread).
+    /// Panics without a [`limit`](RateLimiterBuilder::limit). Panics outside of a Tokio runtime and on one without a
+    /// time driver (`enable_time`), unless it runs on the [background thread](RateLimiterBuilder::background_thread).
     pub fn build(self) -> RateLimiter<K, S> {
         assert!(!self.limits.is_empty(), "a rate limiter needs at least one limit, got none");
         let inner = SyncRateLimiter(match self.window {

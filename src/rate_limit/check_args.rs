@@ -50,8 +50,8 @@ impl Check<'_> {
         counts.count(denied);
     }
 
-    /// Stores the remaining quota, if the caller reports it. Under the lock of the charge, so that no other call comes in
-    /// between.
+    /// Stores the remaining quota, if the caller reports it. Under the lock of the charge, so that no other call comes
+    /// in between.
     #[inline]
     pub(super) fn observe<A: Algorithm>(&self, usage: &Usage<'_, A>) {
         if let Some(observed) = self.observed {

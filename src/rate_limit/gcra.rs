@@ -24,8 +24,8 @@ pub(crate) struct Gcra {
     part: u32,
 }
 
-/// Value of `refunded` of a state that was derived and not charged since. It does not know its part of a single call, so
-/// it is derived again if one is refunded.
+/// Value of `refunded` of a state that was derived and not charged since. It does not know its part of a single call,
+/// so it is derived again if one is refunded.
 const DERIVED: u64 = u64::MAX;
 
 impl Gcra {
@@ -81,8 +81,8 @@ impl Gcra {
         (self.arrival.later(whole), (parts % quota) as u32)
     }
 
-    /// Returns the parts of another limit that are as many units as are in use at a time, rounded up so that no usage is
-    /// lost.
+    /// Returns the parts of another limit that are as many units as are in use at a time, rounded up so that no usage
+    /// is lost.
     fn converted(&self, at: Tick, other: &Self) -> u128 {
         let (per, other_per) = (u128::from(self.per), u128::from(other.per));
         let left = self.arrival_parts().saturating_sub(self.parts(at, 0));
@@ -92,8 +92,8 @@ impl Gcra {
             .saturating_add((left % per * other_per).div_ceil(per))
     }
 
-    /// Returns the state of a limit with the units that are in use by the known ones. `convert` returns the parts to take
-    /// of those of a known one.
+    /// Returns the state of a limit with the units that are in use by the known ones. `convert` returns the parts to
+    /// take of those of a known one.
     fn derived<'a>(
         known: impl Iterator<Item = &'a Self> + Clone,
         params: &LimitParams,
@@ -108,9 +108,9 @@ impl Gcra {
         derived
     }
 
-    /// Returns the state of a limit by the known one that leaks as slowly, or slower by the least. By that, as many units
-    /// were in use after the last charge as by the limit, or more. They have leaked by the limit since then, so the
-    /// result does not depend on the time of the call.
+    /// Returns the state of a limit by the known one that leaks as slowly, or slower by the least. By that, as many
+    /// units were in use after the last charge as by the limit, or more. They have leaked by the limit since then, so
+    /// the result does not depend on the time of the call.
     fn of_slower<'a>(
         known: impl Iterator<Item = &'a Self>,
         params: &LimitParams,
@@ -126,8 +126,8 @@ impl Gcra {
         derived
     }
 
-    /// Returns the known limits that leak faster. They do not know the units that have leaked, so a limit takes those that
-    /// are in use when a check makes it known.
+    /// Returns the known limits that leak faster. They do not know the units that have leaked, so a limit takes those
+    /// that are in use when a check makes it known.
     fn faster<'a>(
         known: impl Iterator<Item = &'a Self>,
         params: &LimitParams,

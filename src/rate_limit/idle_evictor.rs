@@ -33,8 +33,8 @@ impl IdleEvictor {
         now.has_reached(Tick::from_nanoseconds(self.not_before.load(Relaxed)))
     }
 
-    /// Removes some keys that are idle and not yet swept, if there are any. It locks shards, so the caller must not hold
-    /// a shard's lock.
+    /// Removes some keys that are idle and not yet swept, if there are any. It locks shards, so the caller must not
+    /// hold a shard's lock.
     #[cold]
     pub(super) fn evict_idle<K, A, S>(
         &self,

@@ -5,7 +5,8 @@
 //!    of the key for as long as its own window is, regardless of other checks in between.
 //! 2. The state of a limit by which the key was not checked before is derived from the known ones.
 //! 3. The state of the longest window stays until nothing of the key is in use: all others can be derived from it. They
-//!    are dropped when no check has used them for as long as that window. Not sooner, since a derived state is less exact.
+//!    are dropped when no check has used them for as long as that window. Not sooner, since a derived state is less
+//!    exact.
 
 use std::{iter, mem};
 

@@ -37,9 +37,9 @@ use crate::engine::{coop, hasher::DefaultHasher, to_key::ToKey};
 /// assert!(Mailer::new().send("ada@example.org").is_ok());
 /// ```
 ///
-/// You get it by [`RateLimiter::sync`]. Use both handles at once: what you charge through one counts for the other. Each
-/// method does what the method of the same name of `RateLimiter` does, by the same code. None of them waits, so you may
-/// call them on any thread, with or without a runtime. They take no part in Tokio's cooperative budget.
+/// You get it by [`RateLimiter::sync`]. Use both handles at once: what you charge through one counts for the other.
+/// Each method does what the method of the same name of `RateLimiter` does, by the same code. None of them waits, so
+/// you may call them on any thread, with or without a runtime. They take no part in Tokio's cooperative budget.
 pub struct SyncRateLimiter<K, S = DefaultHasher>(pub(super) ByWindow<K, S>);
 
 impl<K, S> RateLimiter<K, S> {

@@ -5,8 +5,8 @@
 //! 2. Every call to the server goes through `LimiterState::call_server`, with a short timeout and the circuit breaker.
 //!    A call that may have been charged is never sent again.
 //! 3. A denial by the server holds until its time has passed, so it is repeated from `DenyCache` without a round trip.
-//! 4. Units of busy keys are drawn ahead and admitted from `Reservations`. They are charged as calls at the end of the time
-//!    for which they may be admitted, so that they never leave a window before their calls do.
+//! 4. Units of busy keys are drawn ahead and admitted from `Reservations`. They are charged as calls at the end of the
+//!    time for which they may be admitted, so that they never leave a window before their calls do.
 //!
 //! A subject is the key on the server of one rate-limit key.
 
@@ -123,15 +123,16 @@ use crate::rate_limit::{Limit, State, with_denials};
 ///
 /// All processes together never admit more than the quota, in any window, also if one of them crashes or a reply is
 /// lost. The price is paid in calls that are denied although they would fit: drawn units count as calls at the end of
-/// the time for which they may be admitted ([`reserve_for`](RateLimiterBuilder::reserve_for)). So a busy key is admitted
-/// fewer calls than its quota, by at most the ratio of that time to the length of the limit and by the units that lie
-/// reserved elsewhere. With `Buckets`, calls that ask the server while units are reserved count as long as these.
+/// the time for which they may be admitted ([`reserve_for`](RateLimiterBuilder::reserve_for)). So a busy key is
+/// admitted fewer calls than its quota, by at most the ratio of that time to the length of the limit and by the units
+/// that lie reserved elsewhere. With `Buckets`, calls that ask the server while units are reserved count as long as
+/// these.
 ///
 /// - A process draws from the fourth check on, if none of them came later than `reserve_for` after the one before. It
 ///   begins with one unit, draws twice as many each time the units were used up, and half as many if some lapsed. It
-///   never draws more than an eighth of what is left. So a key that is checked rarely costs one round trip per check, as
-///   without reservations, and a small quota is not hoarded. If a quota is exhausted all the time, each admitted call
-///   asks the server.
+///   never draws more than an eighth of what is left. So a key that is checked rarely costs one round trip per check,
+///   as without reservations, and a small quota is not hoarded. If a quota is exhausted all the time, each admitted
+///   call asks the server.
 /// - While one check draws, other checks of the key in this process wait for it, once, and for at most half of the
 ///   [`timeout`](RateLimiterBuilder::timeout).
 /// - Unused units are given back within half a second after they lapse, after a change of the limits, and when you drop
@@ -141,8 +142,8 @@ use crate::rate_limit::{Limit, State, with_denials};
 ///   back.
 /// - Calls with limits of their own ([`check_with`](RateLimiter::check_with)), and calls that cost more than is
 ///   reserved, ask the server. A [`refund`](Permit::refund) and a [`settle`](Permit::settle) take one round trip each.
-/// - A [`reset`](RateLimiter::reset) ends the reservation of this process. It does not reach others: the units that they
-///   have reserved may be admitted until they lapse, in addition to the new quota.
+/// - A [`reset`](RateLimiter::reset) ends the reservation of this process. It does not reach others: the units that
+///   they have reserved may be admitted until they lapse, in addition to the new quota.
 /// - While the server fails, reserved units are still admitted, and then [`OnError`] decides.
 /// - Up to about 10,000 keys are observed at a time; checks of further keys ask the server.
 ///
@@ -226,9 +227,9 @@ impl<K> RateLimiter<K> {
     /// # }
     /// ```
     ///
-    /// One round trip. Your key may have any length: each check copies all of it, sends up to 256 bytes, and of a longer
-    /// one also a hash. If clients choose your keys, pass an id instead
-    /// ([long keys](crate::guide::rate_limits#long-keys)).
+    /// One round trip. Your key may have any length: each check copies all of it, sends up to 256 bytes, and of a
+    /// longer one also a hash. If clients choose your keys, pass an id instead ([long
+    /// keys](crate::guide::rate_limits#long-keys)).
     ///
     /// # Errors
     ///

@@ -2,8 +2,8 @@
 //!
 //! 1. The entries are distributed over 16 shards. A record is in the hash slot of its shard, and an operation on one
 //!    entry is one script. All shards are asked for due entries concurrently: see `collect`.
-//! 2. A taken or claimed entry is a `TakenEntry` until the caller has it; if the caller is dropped before that, the entry
-//!    is returned. A take only leases its entries until it has confirmed that it received them: see `confirm`.
+//! 2. A taken or claimed entry is a `TakenEntry` until the caller has it; if the caller is dropped before that, the
+//!    entry is returned. A take only leases its entries until it has confirmed that it received them: see `confirm`.
 //! 3. The invariants of the scripts are in `timeout_dict/prelude.lua`. The two layouts differ only in the functions of
 //!    `sharded.lua` and `compat.lua`.
 

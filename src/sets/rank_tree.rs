@@ -2,12 +2,11 @@
 //!
 //! 1. Keys are unique. Items are in the leaves, in order; all leaves have the same depth.
 //! 2. A separator is greater than all keys before it, and less than or equal to the first key after it.
-//! 3. Only the root may be empty. After a removal, a node that is less than a quarter full is merged with a
-//!    neighbor if both fit into three quarters of a node; so the depth stays logarithmic.
-//! 4. Keys inserted in ascending order fill their nodes: a full node is not halved if the new item is its
-//!    last.
-//! 5. `Ord` and `Clone` of keys may be user code and panic. They are called before a change; a split made
-//!    before the panic leaves a valid tree. Removal goes by rank and calls neither.
+//! 3. Only the root may be empty. After a removal, a node that is less than a quarter full is merged with a neighbor if
+//!    both fit into three quarters of a node; so the depth stays logarithmic.
+//! 4. Keys inserted in ascending order fill their nodes: a full node is not halved if the new item is its last.
+//! 5. `Ord` and `Clone` of keys may be user code and panic. They are called before a change; a split made before the
+//!    panic leaves a valid tree. Removal goes by rank and calls neither.
 //! 6. Separators that are no longer needed wait in `drop_queue`, as the tree may be behind a lock.
 
 mod node;
@@ -23,8 +22,8 @@ pub(crate) struct RankTree<K, V> {
     drop_queue: Vec<K>,
 }
 
-/// Index of the child at each level, from the root. Even with two children per node, a tree of 2^32 items
-/// would not be deeper than 32 levels.
+/// Index of the child at each level, from the root. Even with two children per node, a tree of 2^32 items would not be
+/// deeper than 32 levels.
 type Path = [u8; 32];
 
 impl<K, V> RankTree<K, V> {
@@ -107,8 +106,7 @@ impl<K, V> RankTree<K, V> {
         removed
     }
 
-    /// Removes the items with these ranks and appends them in order, in the leaves that held them. O(log n +
-    /// m).
+    /// Removes the items with these ranks and appends them in order, in the leaves that held them. O(log n + m).
     pub(crate) fn drain(&mut self, ranks: Range<usize>, drained: &mut Vec<Leaf<K, V>>) {
         let Range { start, end } = ranks;
         if start >= end {
@@ -167,8 +165,8 @@ impl<K: Ord + Clone, V> RankTree<K, V> {
         self.len += 1;
     }
 
-    /// Returns the position for `key` in a leaf, with `None` for its end, and stores the way there in `path`.
-    /// Splits full nodes on the way, so that the leaf has room.
+    /// Returns the position for `key` in a leaf, with `None` for its end, and stores the way there in `path`. Splits
+    /// full nodes on the way, so that the leaf has room.
     fn find_insert_position(&mut self, key: &K, path: &mut Path) -> Option<usize> {
         if self.root.is_full() {
             let mut root = InnerNode::new();

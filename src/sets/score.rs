@@ -8,8 +8,7 @@ use std::{
     ops::Add,
 };
 
-/// A floating point number as the score of a [`SortedSet`](crate::SortedSet): any `f64` except NaN, with a
-/// total order.
+/// A floating point number as the score of a [`SortedSet`](crate::SortedSet): any `f64` except NaN, with a total order.
 ///
 /// ```
 /// use fleeting::{Score, SortedSet};

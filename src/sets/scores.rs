@@ -2,12 +2,11 @@
 //! [`ExpiringSet`](crate::ExpiringSet), without locks.
 //!
 //! 1. Each member has a slot, and the slot is in the index.
-//! 2. The slot of a removed member is stale: it stays in the index for a time, but its key is not in the
-//!    order. Taking a slot out of the index waits for memory; if many are taken out together, their waits
-//!    overlap.
+//! 2. The slot of a removed member is stale: it stays in the index for a time, but its key is not in the order. Taking
+//!    a slot out of the index waits for memory; if many are taken out together, their waits overlap.
 //! 3. There are at most three times as many slots as members, plus [`SLOT_SLACK`].
-//! 4. `Eq` of members, and `Ord` and `Clone` of scores, may be user code and panic. They are called before a
-//!    change. Removal goes by rank and calls none of them.
+//! 4. `Eq` of members, and `Ord` and `Clone` of scores, may be user code and panic. They are called before a change.
+//!    Removal goes by rank and calls none of them.
 //! 5. This may be behind a lock, so nothing of the user's types is dropped here. Removed values are put in a
 //!    [`Drained`], returned, or put in the drop queue, to be dropped by the caller after unlock.
 
@@ -40,8 +39,8 @@ pub(crate) const INLINE_DRAINED: usize = 4;
 /// Members in the order of their scores, each once; equal scores in the order of insertion.
 pub(crate) struct Scores<S, T> {
     members: RankTree<OrderKey<S>, Member<T>>,
-    /// The key of each member, by slot. A stale slot keeps its key if dropping it runs no code, as writing
-    /// `None` would wait for memory.
+    /// The key of each member, by slot. A stale slot keeps its key if dropping it runs no code, as writing `None` would
+    /// wait for memory.
     slots: Vec<Option<OrderKey<S>>>,
     /// Slots by the hash of their members. It has no references to members, as those move within the tree.
     index: SlotIndex,
@@ -172,8 +171,8 @@ impl<S, T> Scores<S, T> {
         self.slots.len() > 3 * self.members.len() + SLOT_SLACK
     }
 
-    /// Assigns new slots to all members, and so frees unused memory. O(n), but there are few members if there
-    /// are too many slots.
+    /// Assigns new slots to all members, and so frees unused memory. O(n), but there are few members if there are too
+    /// many slots.
     #[cold]
     fn rebuild(&mut self) -> OldSlots<S> {
         let len = self.members.len();
@@ -206,8 +205,8 @@ impl<S, T> Scores<S, T> {
 }
 
 impl<S: Ord + Clone, T> Scores<S, T> {
-    /// Inserts a member behind those with the same score, or moves it there. If it was present, `member` then
-    /// holds the previous equal one, and its previous score is returned. O(log n).
+    /// Inserts a member behind those with the same score, or moves it there. If it was present, `member` then holds the
+    /// previous equal one, and its previous score is returned. O(log n).
     #[inline]
     pub(crate) fn insert(&mut self, score: S, hash: u32, member: &mut Option<T>) -> Option<S>
     where
@@ -233,8 +232,7 @@ impl<S: Ord + Clone, T> Scores<S, T> {
         Some((rank, score))
     }
 
-    /// Returns the ranks of the members with scores in this range; an empty range if it is empty or inverted.
-    /// O(log n).
+    /// Returns the ranks of the members with scores in this range; an empty range if it is empty or inverted. O(log n).
     pub(crate) fn ranks(&self, scores: &impl RangeBounds<S>) -> Range<usize> {
         let start = match scores.start_bound() {
             Bound::Unbounded => 0,
@@ -270,8 +268,8 @@ impl<S: Ord + Clone, T> Scores<S, T> {
 
     fn move_to(&mut self, score: S, rank: usize, slot: Slot, member: &mut Option<T>) -> S {
         let key = (score.clone(), self.next_sequence);
-        // Inserted before the old item is removed, because only the insertion may panic (`Ord`, `Clone`). So
-        // a member is never lost, and is present twice only between these two steps.
+        // Inserted before the old item is removed, because only the insertion may panic (`Ord`, `Clone`). So a member
+        // is never lost, and is present twice only between these two steps.
         let old = self.slots[slot.number as usize].as_ref();
         let rank = rank + usize::from(key < *old.expect("the member was found by its key"));
         self.members.insert((score, self.next_sequence), || Member { member: take(member), slot });

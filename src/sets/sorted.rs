@@ -1,5 +1,5 @@
-//! Sorted set with scores of any ordered type: [`Scores`] behind one lock. Members are hashed before the lock
-//! is taken, and removed members and scores are dropped after it is released.
+//! Sorted set with scores of any ordered type: [`Scores`] behind one lock. Members are hashed before the lock is taken,
+//! and removed members and scores are dropped after it is released.
 
 use std::{
     fmt,
@@ -62,24 +62,22 @@ use crate::{
 /// | `ZPOPMIN`, `ZPOPMAX` | [`pop_first`](Self::pop_first), [`pop_last`](Self::pop_last) |
 /// | `DEL` | [`clear`](Self::clear) |
 ///
-/// Ranges are Rust ranges: `0..3` selects the first three members, which is `0 2` in Redis. A range that is
-/// empty, inverted or beyond the end selects no members and is not an error. Redis orders members with equal
-/// scores by their bytes; if you need that order, make the member a part of your score.
+/// Ranges are Rust ranges: `0..3` selects the first three members, which is `0 2` in Redis. A range that is empty,
+/// inverted or beyond the end selects no members and is not an error. Redis orders members with equal scores by their
+/// bytes; if you need that order, make the member a part of your score.
 ///
 /// # Cost
 ///
-/// A call takes one lock and costs O(log n), plus O(m) if m members are returned or removed. These costs are
-/// amortized. When a set has doubled in size, an insert moves the index of all members while it holds the lock,
-/// which takes about 22 ns per member. When a set has shrunk to a third, a removal gives its members smaller
-/// tables, which takes about 150 ns for each that is left. One in 61 awaited calls consumes a unit of Tokio's
-/// cooperative budget. A call yields only for this, and only before it changes anything, so all calls are cancel
-/// safe.
+/// A call takes one lock and costs O(log n), plus O(m) if m members are returned or removed. These costs are amortized.
+/// When a set has doubled in size, an insert moves the index of all members while it holds the lock, which takes about
+/// 22 ns per member. When a set has shrunk to a third, a removal gives its members smaller tables, which takes about
+/// 150 ns for each that is left. One in 61 awaited calls consumes a unit of Tokio's cooperative budget. A call yields
+/// only for this, and only before it changes anything, so all calls are cancel safe.
 ///
 /// # Under the lock
 ///
-/// `Eq` and `Clone` of members, and `Ord`, `Clone` and `Add` of scores, run under the lock and must not call the
-/// set. `Hash` and `Drop` run outside it and may call the set. A panic in any of them leaves the set
-/// consistent.
+/// `Eq` and `Clone` of members, and `Ord`, `Clone` and `Add` of scores, run under the lock and must not call the set.
+/// `Hash` and `Drop` run outside it and may call the set. A panic in any of them leaves the set consistent.
 pub struct SortedSet<S, T>(Arc<ScoresState<S, T>>);
 
 /// The condition of [`SortedSet::insert_if`]: keep the best score of a player, or change only known members.
@@ -123,8 +121,8 @@ where
         Self(Arc::new(ScoresState { scores, hasher }))
     }
 
-    /// Adds `member` with this score, or moves it to that score. Returns its previous score, or `None` if it
-    /// was not in the set (Redis: `ZADD`).
+    /// Adds `member` with this score, or moves it to that score. Returns its previous score, or `None` if it was not in
+    /// the set (Redis: `ZADD`).
     ///
     /// ```
     /// # use fleeting::SortedSet;
@@ -138,14 +136,12 @@ where
     pub async fn insert(&self, score: S, member: T) -> Option<S> {
         coop::proceed().await;
         let hash = hash_of(&self.0.hasher, &member);
-        // Declared outside of the closure, so that it, or the member that it displaces, is dropped after
-        // unlock.
+        // Declared outside of the closure, so that it, or the member that it displaces, is dropped after unlock.
         let mut member = Some(member);
         self.change(|scores| scores.insert(score, hash, &mut member))
     }
 
-    /// Adds all of `members` with their scores, in their order, or moves them to these scores, as one atomic
-    /// change.
+    /// Adds all of `members` with their scores, in their order, or moves them to these scores, as one atomic change.
     ///
     /// ```
     /// # use fleeting::SortedSet;
@@ -158,8 +154,8 @@ where
     pub fn extend(&self, members: impl IntoIterator<Item = (S, T)>) -> impl Future<Output = ()> {
         let hashed =
             |(score, member)| (hash_of(&self.0.hasher, &member), Some(score), Some(member));
-        // The iterator is consumed before the future is created, as the iterator need not be `Send` and the
-        // future should be.
+        // The iterator is consumed before the future is created, as the iterator need not be `Send` and the future
+        // should be.
         let mut hashed_members: Vec<_> = members.into_iter().map(hashed).collect();
         async move {
             coop::proceed().await;
@@ -174,8 +170,8 @@ where
         }
     }
 
-    /// Adds `member` with this score, or moves it to that score, if the `condition` holds. Returns whether it
-    /// did (Redis: `ZADD` with `NX`, `XX`, `GT` or `LT`).
+    /// Adds `member` with this score, or moves it to that score, if the `condition` holds. Returns whether it did
+    /// (Redis: `ZADD` with `NX`, `XX`, `GT` or `LT`).
     ///
     /// # Examples
     ///
@@ -205,8 +201,8 @@ where
         replaced.is_some()
     }
 
-    /// Adds `by` to the score of `member`, and returns the new score, to count hits, votes or points. If `member`
-    /// is not in the set, it is added with the score `by` (Redis: `ZINCRBY`).
+    /// Adds `by` to the score of `member`, and returns the new score, to count hits, votes or points. If `member` is
+    /// not in the set, it is added with the score `by` (Redis: `ZINCRBY`).
     ///
     /// ```
     /// use fleeting::SortedSet;
@@ -332,8 +328,7 @@ where
         self.change(|scores| scores.at(scores.len().checked_sub(1)?).map(cloned))
     }
 
-    /// Returns the members with scores in this range, and their scores, lowest first (Redis:
-    /// `ZRANGEBYSCORE`).
+    /// Returns the members with scores in this range, and their scores, lowest first (Redis: `ZRANGEBYSCORE`).
     ///
     /// ```
     /// # use fleeting::SortedSet;
@@ -546,8 +541,8 @@ where
     fn change<R>(&self, op: impl FnOnce(&mut Scores<S, T>) -> R) -> R {
         let mut scores = lock(&self.0.scores);
         let outcome = op(&mut scores);
-        // Taken after each change, so that it does not accumulate, and dropped after unlock, as `Drop` of
-        // scores is user code.
+        // Taken after each change, so that it does not accumulate, and dropped after unlock, as `Drop` of scores is
+        // user code.
         let drop_queue = scores.take_drop_queue();
         drop(scores);
         drop_all(drop_queue);
@@ -599,8 +594,7 @@ fn clamped(ranks: &impl RangeBounds<usize>, len: usize) -> Range<usize> {
     start.min(end)..end
 }
 
-/// Ignores poisoning: user code may have panicked under the lock, but it runs only when the data is
-/// consistent.
+/// Ignores poisoning: user code may have panicked under the lock, but it runs only when the data is consistent.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

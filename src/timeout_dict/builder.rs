@@ -66,8 +66,8 @@ impl<K, V> TimeoutDict<K, V> {
 }
 
 impl<K, V, S> TimeoutDictBuilder<K, V, S> {
-    /// Sets the delay until an entry is delivered again after a claim on it was dropped: `first` after the
-    /// first failure, doubled after each further one, up to `max`. Defaults to 1 s and 1 min.
+    /// Sets the delay until an entry is delivered again after a claim on it was dropped: `first` after the first
+    /// failure, doubled after each further one, up to `max`. Defaults to 1 s and 1 min.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -84,11 +84,11 @@ impl<K, V, S> TimeoutDictBuilder<K, V, S> {
     /// # }
     /// ```
     ///
-    /// The actual delay is chosen at random between 0.5 and 1.5 times this value, so that entries that failed
-    /// together are not delivered again together.
+    /// The actual delay is chosen at random between 0.5 and 1.5 times this value, so that entries that failed together
+    /// are not delivered again together.
     ///
-    /// If `first` is zero, an entry is due again immediately, behind all other due entries. A failing job is
-    /// then retried without a pause as long as no other entry is due.
+    /// If `first` is zero, an entry is due again immediately, behind all other due entries. A failing job is then
+    /// retried without a pause as long as no other entry is due.
     ///
     /// # Panics
     ///
@@ -98,9 +98,9 @@ impl<K, V, S> TimeoutDictBuilder<K, V, S> {
         self
     }
 
-    /// Sets the number of failed attempts after which an entry is dead. A dead entry stays readable, but is
-    /// not delivered until it is [revived](TimeoutDict::revive) or set; [`take_dead`](TimeoutDict::take_dead)
-    /// removes it. Defaults to no limit.
+    /// Sets the number of failed attempts after which an entry is dead. A dead entry stays readable, but is not
+    /// delivered until it is [revived](TimeoutDict::revive) or set; [`take_dead`](TimeoutDict::take_dead) removes it.
+    /// Defaults to no limit.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -156,8 +156,8 @@ impl<K, V, S> TimeoutDictBuilder<K, V, S> {
         self
     }
 
-    /// Sets the hasher of keys. If an attacker can choose keys, std's `RandomState` resists collisions
-    /// better. Defaults to the hasher of [`TimeoutDict::new`].
+    /// Sets the hasher of keys. If an attacker can choose keys, std's `RandomState` resists collisions better. Defaults
+    /// to the hasher of [`TimeoutDict::new`].
     ///
     /// ```
     /// # use std::collections::hash_map::RandomState;

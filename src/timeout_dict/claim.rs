@@ -87,8 +87,8 @@ impl<K, V> Claim<K, V> {
         &self.claimed.value
     }
 
-    /// Returns the number of deliveries since the entry was set or revived, including this claim: 1 at the
-    /// first delivery. Deliveries that were [released](Self::release) do not count.
+    /// Returns the number of deliveries since the entry was set or revived, including this claim: 1 at the first
+    /// delivery. Deliveries that were [released](Self::release) do not count.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -110,8 +110,8 @@ impl<K, V> Claim<K, V> {
         self.claimed.attempts
     }
 
-    /// Acknowledges that the work is done, and removes the entry. Returns `false` if the claim is void. For
-    /// each value that was set, at most one call of `ack` returns `true`.
+    /// Acknowledges that the work is done, and removes the entry. Returns `false` if the claim is void. For each value
+    /// that was set, at most one call of `ack` returns `true`.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -134,11 +134,11 @@ impl<K, V> Claim<K, V> {
         self.ack_now()
     }
 
-    /// Returns the entry to the dictionary, due in `delay`, for example after the time that a server asked you
-    /// to wait. Returns `false` if the claim is void.
+    /// Returns the entry to the dictionary, due in `delay`, for example after the time that a server asked you to wait.
+    /// Returns `false` if the claim is void.
     ///
-    /// This counts as a failed attempt: after the last allowed attempt the entry is dead, regardless of `delay`.
-    /// If `delay` overflows, the entry is never due again.
+    /// This counts as a failed attempt: after the last allowed attempt the entry is dead, regardless of `delay`. If
+    /// `delay` overflows, the entry is never due again.
     ///
     /// # Cancel safety
     ///
@@ -163,9 +163,9 @@ impl<K, V> Claim<K, V> {
         self.return_entry(Some(delay), self.shared.clock.now())
     }
 
-    /// Gives the entry back as a failed attempt with a reason, to be delivered again after its backoff.
-    /// Returns `false` if the claim is void, or if its lease has ended: the attempt then has failed already,
-    /// without a reason, and the entry is due (or dead) without a backoff.
+    /// Gives the entry back as a failed attempt with a reason, to be delivered again after its backoff. Returns `false`
+    /// if the claim is void, or if its lease has ended: the attempt then has failed already, without a reason, and the
+    /// entry is due (or dead) without a backoff.
     ///
     /// ```
     /// use std::time::Duration;
@@ -182,14 +182,14 @@ impl<K, V> Claim<K, V> {
     /// # }
     /// ```
     ///
-    /// Differs from a drop of the claim only in the reason, which
-    /// [`dead_letters`](crate::TimeoutDict::dead_letters) returns if the entry becomes dead. It replaces the
-    /// reason of an earlier attempt. A reason longer than 1,024 bytes is cut at a character boundary.
+    /// Differs from a drop of the claim only in the reason, which [`dead_letters`](crate::TimeoutDict::dead_letters)
+    /// returns if the entry becomes dead. It replaces the reason of an earlier attempt. A reason longer than 1,024
+    /// bytes is cut at a character boundary.
     ///
     /// # Cancel safety
     ///
-    /// If the call is cancelled, the claim is dropped: the entry is due again after its backoff, and no
-    /// reason is recorded.
+    /// If the call is cancelled, the claim is dropped: the entry is due again after its backoff, and no reason is
+    /// recorded.
     pub async fn fail(mut self, reason: impl Into<String>) -> bool {
         // First, so that a panic of the conversion drops the claim outside of the lock.
         let reason = cut_reason(reason.into());
@@ -206,8 +206,8 @@ impl<K, V> Claim<K, V> {
         self.fail("nack").await
     }
 
-    /// Gives the entry back as if it had not been delivered: it is due immediately, with its original
-    /// deadline, and this does not count as a failed attempt. Returns `false` if the claim is void.
+    /// Gives the entry back as if it had not been delivered: it is due immediately, with its original deadline, and
+    /// this does not count as a failed attempt. Returns `false` if the claim is void.
     ///
     /// ```
     /// use std::time::Duration;
@@ -225,8 +225,8 @@ impl<K, V> Claim<K, V> {
     /// ```
     ///
     /// When your worker shuts down, release the claims that it has not begun: a restart then does not use up
-    /// [attempts](crate::TimeoutDictBuilder::max_attempts). After the end of the lease, a claim that is not
-    /// void can still be released, even if the entry is dead by then.
+    /// [attempts](crate::TimeoutDictBuilder::max_attempts). After the end of the lease, a claim that is not void can
+    /// still be released, even if the entry is dead by then.
     ///
     /// # Cancel safety
     ///
@@ -237,8 +237,8 @@ impl<K, V> Claim<K, V> {
         self.shared.with(|entries| entries.release(self.claimed.id))
     }
 
-    /// Sets the end of the lease to `lease` from now, earlier or later than before. Returns `false` if the
-    /// claim is void.
+    /// Sets the end of the lease to `lease` from now, earlier or later than before. Returns `false` if the claim is
+    /// void.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -257,8 +257,8 @@ impl<K, V> Claim<K, V> {
     /// # }
     /// ```
     ///
-    /// Call it during work that may take longer than the lease, and stop that work on `false`: the entry then
-    /// belongs to another caller, or is gone.
+    /// Call it during work that may take longer than the lease, and stop that work on `false`: the entry then belongs
+    /// to another caller, or is gone.
     ///
     /// # Cancel safety
     ///

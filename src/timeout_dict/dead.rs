@@ -30,8 +30,8 @@ where
     V: Clone + Send + Sync + 'static,
     S: BuildHasher + Clone + Send + Sync + 'static,
 {
-    /// Removes and returns up to `max` dead entries, in the order in which they became dead. Move them to a log
-    /// or a table of failures, so that they do not stay in memory.
+    /// Removes and returns up to `max` dead entries, in the order in which they became dead. Move them to a log or a
+    /// table of failures, so that they do not stay in memory.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -48,23 +48,22 @@ where
     /// # }
     /// ```
     ///
-    /// An entry is dead after [`max_attempts`](crate::TimeoutDictBuilder::max_attempts) claims on it ended
-    /// without [`Claim::ack`]. If the lease of the last attempt has ended, the entry is dead, but the
-    /// holder of that claim may still acknowledge it, which removes the entry.
+    /// An entry is dead after [`max_attempts`](crate::TimeoutDictBuilder::max_attempts) claims on it ended without
+    /// [`Claim::ack`]. If the lease of the last attempt has ended, the entry is dead, but the holder of that claim may
+    /// still acknowledge it, which removes the entry.
     ///
     /// [`Claim::ack`]: crate::Claim::ack
     pub async fn take_dead(&self, max: usize) -> Vec<(K, V)> {
         self.take(max, |entries, _| entries.take_dead()).await
     }
 
-    /// Returns clones of up to `max` dead entries with the reasons of their failures, in the order in which
-    /// they became dead. Removes nothing.
+    /// Returns clones of up to `max` dead entries with the reasons of their failures, in the order in which they became
+    /// dead. Removes nothing.
     ///
     /// An attempt that ends without [`Claim::fail`] has no reason and keeps that of an earlier attempt.
     /// [`set`](Self::set), [`revive`](Self::revive) and all calls that remove the entry clear the reason.
     ///
-    /// The dictionary is locked until all of them are cloned, so a large `max` blocks other callers for
-    /// longer.
+    /// The dictionary is locked until all of them are cloned, so a large `max` blocks other callers for longer.
     ///
     /// # Cancel safety
     ///
@@ -120,8 +119,8 @@ where
         self.shared.after_leases(|entries, _| entries.dead_len()).await
     }
 
-    /// Revives a dead entry: the entry of `key` becomes due in `ttl`, and its number of failed attempts is
-    /// reset to zero. Returns `false` if there is no entry, or if it is not dead.
+    /// Revives a dead entry: the entry of `key` becomes due in `ttl`, and its number of failed attempts is reset to
+    /// zero. Returns `false` if there is no entry, or if it is not dead.
     ///
     /// ```
     /// use std::time::Duration;

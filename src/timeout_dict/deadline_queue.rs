@@ -2,11 +2,11 @@
 //!
 //! 1. `front` is sorted, with the first timer last. All its timers precede those in the buckets.
 //! 2. A bucket is unordered. Its timers are not before its key, and are before the key of the next bucket.
-//! 3. A bucket is never empty and has at most [`BUCKET_CAPACITY`] timers; a full one is halved before an
-//!    insertion. `front` has at most twice as many; beyond that, its later half becomes a bucket.
+//! 3. A bucket is never empty and has at most [`BUCKET_CAPACITY`] timers; a full one is halved before an insertion.
+//!    `front` has at most twice as many; beyond that, its later half becomes a bucket.
 //!
-//! So each change costs O(log n) to find a bucket, and a scan of a few adjacent timers. A tree of single
-//! timers would access a distant place in memory for each of them.
+//! So each change costs O(log n) to find a bucket, and a scan of a few adjacent timers. A tree of single timers would
+//! access a distant place in memory for each of them.
 
 use std::{cmp::Reverse, collections::BTreeMap};
 
@@ -32,8 +32,7 @@ pub(super) struct Timer {
     pub(super) slot: Slot,
 }
 
-/// Deadline in the upper 64 bits and sequence number in the lower ones, so that one comparison orders two
-/// timers.
+/// Deadline in the upper 64 bits and sequence number in the lower ones, so that one comparison orders two timers.
 type Order = u128;
 
 impl DeadlineQueue {
@@ -86,8 +85,8 @@ impl DeadlineQueue {
         }
     }
 
-    /// Returns the first timer. A bucket becomes the new `front` as a whole; `prepare` is then called with
-    /// each of its timers.
+    /// Returns the first timer. A bucket becomes the new `front` as a whole; `prepare` is then called with each of its
+    /// timers.
     pub(super) fn first(&mut self, prepare: impl FnMut(&Timer)) -> Option<Timer> {
         if self.front.is_empty() {
             let (_, mut bucket) = self.buckets.pop_first()?;

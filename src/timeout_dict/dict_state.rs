@@ -16,8 +16,8 @@ use crate::engine::{
 pub(super) struct DictState<K, V> {
     entries: Mutex<Entries<K, V>>,
     pub(super) clock: Clock,
-    /// Only the waiter whose turn it is sleeps until the first deadline, so that a due entry wakes one task
-    /// and not all.
+    /// Only the waiter whose turn it is sleeps until the first deadline, so that a due entry wakes one task and not
+    /// all.
     pub(super) turns: Arc<Turns>,
     #[cfg(feature = "metrics")]
     pub(super) registration: crate::engine::metrics::RegistrationCell,
@@ -37,11 +37,10 @@ impl<K, V> DictState<K, V> {
 
     /// Calls `change` under the lock, then wakes the first waiter if requested.
     ///
-    /// If `change` panics, the values that it owns are dropped under the lock; so it must only borrow keys
-    /// and values of the user.
+    /// If `change` panics, the values that it owns are dropped under the lock; so it must only borrow keys and values
+    /// of the user.
     pub(super) fn with<R>(&self, change: impl FnOnce(&mut Entries<K, V>) -> R) -> R {
-        // Ignores poisoning: a panic in user code leaves the entries consistent; see the invariants of
-        // `entries`.
+        // Ignores poisoning: a panic in user code leaves the entries consistent; see the invariants of `entries`.
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         let changed = change(&mut entries);
         let wake_requested = entries.take_wake_request();
@@ -57,8 +56,8 @@ impl<K, V> DictState<K, V> {
         changed
     }
 
-    /// Ends all leases that have ended, then calls `change` under the same lock as the last of them. The lock
-    /// is released in between, so that many leases do not block other callers for long.
+    /// Ends all leases that have ended, then calls `change` under the same lock as the last of them. The lock is
+    /// released in between, so that many leases do not block other callers for long.
     pub(super) async fn after_leases<R>(
         &self,
         change: impl FnOnce(&mut Entries<K, V>, &LazyNow<'_>) -> R,
@@ -95,8 +94,8 @@ impl<K, V> DictState<K, V> {
             let notified = self.turns.wake_waiters.notified();
             self.turns.count_look();
             let now = self.clock.now();
-            // The attempt and the wake deadline are set under one lock, so that an earlier deadline added
-            // after the attempt always notifies.
+            // The attempt and the wake deadline are set under one lock, so that an earlier deadline added after the
+            // attempt always notifies.
             let taken = self.with(|entries| {
                 if entries.end_leases(&now) {
                     return None;

@@ -1,14 +1,13 @@
 //! Entries of a timeout dictionary: a data structure without clock and lock.
 //!
 //! 1. The slot of each entry is in `by_key`.
-//! 2. An entry with a deadline is in `deadlines` or, while it is leased, in `leases`, except if the lease
-//!    never ends. An entry that failed too often is in `dead`. All other entries are in no queue.
-//! 3. Each sequence number is used once, for a deadline or for a claim. A claim is void unless its number is
-//!    the one stored in its entry.
-//! 4. The user's `Eq` and `Clone` run before anything is changed, and no key or value is dropped here. So a
-//!    panic in user code leaves the entries unchanged.
-//! 5. Adding to a queue sets `wake_requested` if the addition is due before the wake deadline of the first
-//!    waiter.
+//! 2. An entry with a deadline is in `deadlines` or, while it is leased, in `leases`, except if the lease never ends.
+//!    An entry that failed too often is in `dead`. All other entries are in no queue.
+//! 3. Each sequence number is used once, for a deadline or for a claim. A claim is void unless its number is the one
+//!    stored in its entry.
+//! 4. The user's `Eq` and `Clone` run before anything is changed, and no key or value is dropped here. So a panic in
+//!    user code leaves the entries unchanged.
+//! 5. Adding to a queue sets `wake_requested` if the addition is due before the wake deadline of the first waiter.
 
 mod dead;
 mod leases;
@@ -29,8 +28,8 @@ use crate::engine::{
     slot_index::{Slot, SlotIndex},
 };
 
-/// Capacity up to which the memory is kept when the last entry is removed, so that a dictionary that is often
-/// empty does not allocate each time.
+/// Capacity up to which the memory is kept when the last entry is removed, so that a dictionary that is often empty
+/// does not allocate each time.
 const MIN_CAPACITY: usize = 1_024;
 
 pub(super) struct Entries<K, V> {
@@ -51,8 +50,8 @@ pub(super) struct Entries<K, V> {
     rng: SmallRng,
     last_sequence: u64,
     counts: TakenCounts,
-    /// Time until which the first waiter sleeps, as [`Deadline::order`]. It may remain set after the wait,
-    /// which costs one unnecessary notification.
+    /// Time until which the first waiter sleeps, as [`Deadline::order`]. It may remain set after the wait, which costs
+    /// one unnecessary notification.
     wake_deadline: Option<u64>,
     wake_requested: bool,
     /// The same for the task that watches the turns.
@@ -88,8 +87,7 @@ pub(super) struct ClaimedEntry<K, V> {
     pub(super) id: ClaimId,
 }
 
-/// Identity of a claim: its slot and number. The number is needed because the slot may hold another
-/// entry by now.
+/// Identity of a claim: its slot and number. The number is needed because the slot may hold another entry by now.
 #[derive(Clone, Copy)]
 pub(super) struct ClaimId {
     slot: Slot,
@@ -102,8 +100,8 @@ struct DictEntry<K, V> {
     deadline: Deadline,
     /// Orders equal deadlines: the one that was set first has the lower number.
     sequence: u64,
-    /// Number of the last claim, or 0 if that is void. It stays valid after the lease ends: the holder may
-    /// still acknowledge the entry until another caller gets it.
+    /// Number of the last claim, or 0 if that is void. It stays valid after the lease ends: the holder may still
+    /// acknowledge the entry until another caller gets it.
     claim: u64,
     /// End of the lease if the entry is leased, and the time since when it is dead if it is dead.
     lease_end: Deadline,
@@ -233,8 +231,8 @@ impl<K, V> Entries<K, V> {
         Q: Equivalent<K> + ?Sized,
     {
         let slot = self.find(Slot::fold(hash), key)?;
-        // A lease that has ended may leave its entry dead. This must not depend on whether an earlier call
-        // noticed its end.
+        // A lease that has ended may leave its entry dead. This must not depend on whether an earlier call noticed its
+        // end.
         self.end_lease_of(slot, &now);
         let &DictEntry { deadline: old, queued_in, claim, .. } = self.entry(slot);
         if matches!(queued_in, QueuedIn::Dead) {
@@ -291,8 +289,8 @@ impl<K, V> Entries<K, V> {
         Some(self.remove_at(first.slot))
     }
 
-    /// Returns the earliest time at which an entry may be due, and sets it as wake deadline: an addition that
-    /// is due earlier sets `wake_requested`.
+    /// Returns the earliest time at which an entry may be due, and sets it as wake deadline: an addition that is due
+    /// earlier sets `wake_requested`.
     pub(super) fn arm_wake_deadline(&mut self) -> Deadline {
         let first = self.first_deadline();
         self.wake_deadline = Some(first.order());
@@ -333,8 +331,8 @@ impl<K, V> Entries<K, V> {
     /// Returns the first timer if it is due.
     fn first_due(&mut self, now: &impl Now) -> Option<Timer> {
         let (slots, by_key) = (&self.slots, &self.by_key);
-        // Entries with successive deadlines are scattered in memory. Loading them together makes the waits
-        // for memory overlap.
+        // Entries with successive deadlines are scattered in memory. Loading them together makes the waits for memory
+        // overlap.
         let prefetch = |timer: &Timer| {
             let entry = slots.get(timer.slot.number as usize);
             black_box(entry.map(|e| (e.deadline, e.sequence, e.claim, e.lease_end)));
@@ -435,8 +433,8 @@ impl<K, V> Entries<K, V> {
 
     /// Removes an entry that is in no queue.
     fn remove_at(&mut self, slot: Slot) -> (K, V) {
-        // Before the search in the index: its branches are hard to predict, so the processor would not start
-        // this memory access early after it.
+        // Before the search in the index: its branches are hard to predict, so the processor would not start this
+        // memory access early after it.
         let entry = self.slots.remove(slot.number as usize);
         self.by_key.remove(slot);
         self.clear_reason(slot);

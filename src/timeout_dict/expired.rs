@@ -17,9 +17,8 @@ where
     V: Clone + Send + Sync + 'static,
     S: BuildHasher + Clone + Send + Sync + 'static,
 {
-    /// Removes and returns up to `max` due entries. Each entry is delivered at most once: if your program
-    /// fails before it has handled the entry, that is lost. [`claim_expired`](Self::claim_expired) delivers
-    /// such entries again.
+    /// Removes and returns up to `max` due entries. Each entry is delivered at most once: if your program fails before
+    /// it has handled the entry, that is lost. [`claim_expired`](Self::claim_expired) delivers such entries again.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -38,14 +37,14 @@ where
     /// # }
     /// ```
     ///
-    /// The dictionary is locked until all of them are removed, so a large `max` blocks other callers for
-    /// longer. If the call is cancelled, no entry is removed.
+    /// The dictionary is locked until all of them are removed, so a large `max` blocks other callers for longer. If the
+    /// call is cancelled, no entry is removed.
     pub async fn take_expired(&self, max: usize) -> Vec<(K, V)> {
         self.take(max, |entries, now| entries.take_first(now)).await
     }
 
-    /// Claims up to `max` due entries for `lease`. Each entry is delivered at least once: an entry that is
-    /// not acknowledged within the lease is delivered again.
+    /// Claims up to `max` due entries for `lease`. Each entry is delivered at least once: an entry that is not
+    /// acknowledged within the lease is delivered again.
     ///
     /// ```
     /// use std::time::Duration;
@@ -70,15 +69,15 @@ where
     /// # }
     /// ```
     ///
-    /// You get each entry as a [`Claim`]; call [`Claim::ack`] when your work is done. If you drop a claim, for
-    /// example because of an error or a panic, its entry is due again after a
-    /// [backoff](crate::TimeoutDictBuilder::backoff). A claim that is leaked or never finished keeps its
-    /// entry until the lease ends; the entry is then due again immediately. A lease that overflows never
-    /// ends. A lease of zero ends immediately, so that any caller may claim the entry next.
+    /// You get each entry as a [`Claim`]; call [`Claim::ack`] when your work is done. If you drop a claim, for example
+    /// because of an error or a panic, its entry is due again after a [backoff](crate::TimeoutDictBuilder::backoff). A
+    /// claim that is leaked or never finished keeps its entry until the lease ends; the entry is then due again
+    /// immediately. A lease that overflows never ends. A lease of zero ends immediately, so that any caller may claim
+    /// the entry next.
     pub async fn claim_expired(&self, max: usize, lease: Duration) -> Vec<Claim<K, V>> {
         coop::proceed().await;
-        // Declared outside of the lock: if a clone panics, the earlier claims are dropped after unlock, which
-        // gives their entries back.
+        // Declared outside of the lock: if a clone panics, the earlier claims are dropped after unlock, which gives
+        // their entries back.
         let mut claims = Vec::new();
         self.shared
             .after_leases(|entries, now| {
@@ -93,12 +92,12 @@ where
         claims
     }
 
-    /// Waits until an entry is due, then removes and returns it. The entry is delivered at most once: if your
-    /// program fails before it has handled the entry, that is lost.
+    /// Waits until an entry is due, then removes and returns it. The entry is delivered at most once: if your program
+    /// fails before it has handled the entry, that is lost.
     ///
-    /// The call sleeps until the first deadline or end of a lease. It is woken if an entry with an earlier
-    /// deadline is added or a claim is returned. Waiters, here and in [`next_claim`](Self::next_claim), are
-    /// served in the order of their calls; a call that does not wait may be served before them.
+    /// The call sleeps until the first deadline or end of a lease. It is woken if an entry with an earlier deadline is
+    /// added or a claim is returned. Waiters, here and in [`next_claim`](Self::next_claim), are served in the order of
+    /// their calls; a call that does not wait may be served before them.
     ///
     /// # Panics
     ///
@@ -106,9 +105,9 @@ where
     ///
     /// # Cancel safety
     ///
-    /// This method is cancel safe: a cancelled call has taken nothing, and the waiters behind it move up. If
-    /// a future has begun to wait and is neither polled nor dropped, the next due entry goes to the waiter
-    /// behind it, about 0.1 s late.
+    /// This method is cancel safe: a cancelled call has taken nothing, and the waiters behind it move up. If a future
+    /// has begun to wait and is neither polled nor dropped, the next due entry goes to the waiter behind it, about 0.1
+    /// s late.
     ///
     /// ```
     /// use std::time::Duration;
@@ -140,9 +139,9 @@ where
     ///
     /// # Cancel safety
     ///
-    /// This method is cancel safe: a cancelled call has claimed nothing, and the waiters behind it move up.
-    /// If a future has begun to wait and is neither polled nor dropped, the next due entry goes to the waiter
-    /// behind it, about 0.1 s late.
+    /// This method is cancel safe: a cancelled call has claimed nothing, and the waiters behind it move up. If a future
+    /// has begun to wait and is neither polled nor dropped, the next due entry goes to the waiter behind it, about 0.1
+    /// s late.
     ///
     /// ```
     /// use std::time::Duration;

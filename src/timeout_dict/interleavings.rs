@@ -157,8 +157,8 @@ fn interleavings_of_a_set_and_the_end_of_a_claim() {
     });
 }
 
-/// Three threads run random operations on one key. Each value is removed once or stays, and no thread
-/// acknowledges or takes an entry that another has leased.
+/// Three threads run random operations on one key. Each value is removed once or stays, and no thread acknowledges or
+/// takes an entry that another has leased.
 #[test]
 fn interleavings_of_all_operations_on_one_entry() {
     check_interleavings(|| {

@@ -2,8 +2,8 @@
 //!
 //! 1. The waiter whose turn it is holds a permit. Tokio's semaphore is FIFO and forgets cancelled waiters.
 //! 2. A waiter that is neither polled nor dropped would keep its turn forever. So while others queue, a task watches:
-//!    if an entry is due and no waiter looks at it in time, it adds a permit, and the next waiter has the
-//!    turn (`current`), too.
+//!    if an entry is due and no waiter looks at it in time, it adds a permit, and the next waiter has the turn
+//!    (`current`), too.
 //! 3. A waiter that has lost its turn like this still gets entries when it is polled again, but does not return its
 //!    permit.
 

@@ -42,8 +42,8 @@ async fn page_recovers_after_a_restart_and_after_a_502() {
     let top = "return Math.round(document.querySelector('header').getBoundingClientRect().top)";
     assert_eq!(browser.run(top).await, 0);
     browser.on_screen(1_280, 900, "light").await;
-    // It asks again every two seconds at most, however long it lasts, so that the end of a restart is noticed within 3 s:
-    // pauses that double would be at 8 s by now.
+    // It asks again every two seconds at most, however long it lasts, so that the end of a restart is noticed within 3
+    // s: pauses that double would be at 8 s by now.
     let next_try = "return Number(state.match(/Next try in (\\d+) s/)?.[1] ?? 0)";
     let mut longest = 0;
     for _ in 0..40 {

@@ -26,7 +26,8 @@ async fn run_sweeper(time: Duration) {
 /// Returns a filled cache after one sweep: after a table has grown, a pass starts again and takes no sample, which
 /// would disturb tests of samples.
 ///
-/// Not with the default hasher: with one seed in about a hundred, it puts most of these keys into a part of the buckets.
+/// Not with the default hasher: with one seed in about a hundred, it puts most of these keys into a part of the
+/// buckets.
 async fn filled_and_swept(sweep: Sweep, population: u64) -> Cache<u64, u64, RandomState> {
     let cache = Cache::builder().sweep(sweep).hasher(RandomState::new()).build();
     for key in 0..population {

@@ -1,6 +1,6 @@
-//! Messages of rustc for first guesses: names of other libraries, a forgotten argument, a key that is borrowed. Each file
-//! of `cases/` is compiled; its lines `// error: TEXT` and `// warning: TEXT` are in the messages, and without such an
-//! error it compiles.
+//! Messages of rustc for first guesses: names of other libraries, a forgotten argument, a key that is borrowed. Each
+//! file of `cases/` is compiled; its lines `// error: TEXT` and `// warning: TEXT` are in the messages, and without
+//! such an error it compiles.
 
 use std::{collections::BTreeMap, fs, path::Path, process::Command};
 

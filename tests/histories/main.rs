@@ -1,8 +1,8 @@
 //! Histories of random calls from several threads and runtimes, each checked for linearizability per key, together with
 //! events, causes, statistics and weight.
 //!
-//! `FLEETING_HISTORY_SECONDS` sets the duration (15 by default), and `FLEETING_SEED` the seed of all random choices. The
-//! calls of a history depend only on the seed, their timing does not.
+//! `FLEETING_HISTORY_SECONDS` sets the duration (15 by default), and `FLEETING_SEED` the seed of all random choices.
+//! The calls of a history depend only on the seed, their timing does not.
 
 mod checker;
 mod loads;

@@ -173,8 +173,8 @@ fn ready(spans: &[Span], calls: &[Call], cost: u32) -> Instant {
 
 /// Bucket that leaks `quota` parts per nanosecond. A unit has `per` parts, so it leaks in `per / quota`.
 ///
-/// If a call is refunded, at least what has not leaked of it is given back, first in, first out; and at most so much that
-/// the bucket is as if the call was never made.
+/// If a call is refunded, at least what has not leaked of it is given back, first in, first out; and at most so much
+/// that the bucket is as if the call was never made.
 #[derive(Clone, Debug)]
 struct Bucket {
     quota: u128,

@@ -401,8 +401,8 @@ async fn more_than_eight_limits_are_bounded_in_size() {
     }
 }
 
-/// Beyond eight limits, the state of the shortest is given up. A refund must then neither free the usage of another limit
-/// nor bring back that of its own.
+/// Beyond eight limits, the state of the shortest is given up. A refund must then neither free the usage of another
+/// limit nor bring back that of its own.
 #[tokio::test]
 async fn refunds_among_more_than_eight_limits_give_back_no_more_than_was_charged() {
     let server = Server::start();
@@ -509,8 +509,8 @@ async fn debts_count_for_all_limits_of_a_key_and_may_be_as_large_as_u32_max() {
             permit.settle(u32::MAX).await.unwrap();
         }
         limited(limiter.check("ada").await);
-        // A bucket of `Gcra` that is known is filled at most, and leaks 50,000 units per second. If it has leaked before
-        // the first debt, it begins with the units of all three.
+        // A bucket of `Gcra` that is known is filled at most, and leaks 50,000 units per second. If it has leaked
+        // before the first debt, it begins with the units of all three.
         let wait = limited(limiter.check_n_with("ada", u32::MAX, &day).await).retry_after();
         let most = if window == Window::Gcra { 73 * HOUR } else { 27 * HOUR };
         assert!(wait > 23 * HOUR && wait <= most, "{window:?}: {wait:?}");

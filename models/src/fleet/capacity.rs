@@ -76,8 +76,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Runs the load on this number of servers for about `requests`. Returns the busiest server's share with the margin,
-    /// too.
+    /// Runs the load on this number of servers for about `requests`. Returns the busiest server's share with the
+    /// margin, too.
     pub fn run(&self, rate: f64, servers: usize, requests: f64, costs: &Costs) -> (f64, Outcome) {
         let time = ((requests / rate * 1e9) as u64).max(MS);
         let settings = Settings {

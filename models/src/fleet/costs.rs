@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 pub struct TurnCosts {
     /// A turn, regardless of the number of its connections.
     pub turn_us: f64,
-    /// A turn with one `GET` after two milliseconds or more without commands, in addition: the server's thread is scheduled
-    /// again, and its data has left the caches of the processor. See [`Call::cold_us`].
+    /// A turn with one `GET` after two milliseconds or more without commands, in addition: the server's thread is
+    /// scheduled again, and its data has left the caches of the processor. See [`Call::cold_us`].
     pub wake_us: f64,
     /// Shares of `wake_us` after shorter pauses, of [`PAUSES`].
     pub pause_share: [f64; 6],

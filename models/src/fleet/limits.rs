@@ -138,7 +138,8 @@ struct Check {
     is_known: bool,
     /// Wait in microseconds, if the check is denied.
     wait: Option<u64>,
-    /// Time of the decision, in whole microseconds like the clock of a server. The time of the reply varies by the load.
+    /// Time of the decision, in whole microseconds like the clock of a server. The time of the reply varies by the
+    /// load.
     decided: u64,
 }
 

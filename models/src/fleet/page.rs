@@ -26,8 +26,8 @@ impl Page {
     }
 }
 
-/// Simulates all tables. `calibration` is the table that `fleet calibrate` writes. A quick page has the same sections for
-/// small fleets.
+/// Simulates all tables. `calibration` is the table that `fleet calibrate` writes. A quick page has the same sections
+/// for small fleets.
 pub fn make(quick: bool, calibration: &str) -> Page {
     let costs = Costs::measured();
     let input = Input { costs, calibration: Calibration::read(calibration), quick };

@@ -204,8 +204,8 @@ impl State {
         self.part_owners[..parts].iter().all(Option::is_none)
     }
 
-    /// `Log::append`: takes the journal, and wakes the parked subscribers. They are marked here, and lock the log later.
-    /// Returns whether it woke any.
+    /// `Log::append`: takes the journal, and wakes the parked subscribers. They are marked here, and lock the log
+    /// later. Returns whether it woke any.
     pub(super) fn append(&mut self, bug: Option<Bug>, contention: u8) -> bool {
         let mut woke = false;
         let is_single = contention == 0 && !self.is_batching;

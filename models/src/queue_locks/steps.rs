@@ -49,8 +49,8 @@ pub(super) struct Worker {
 
 pub(super) const IDLE: Worker = Worker { step: Step::FindUnlocked, since: None, owns: false };
 
-/// Step that a purge executes next: to find a stale lock, take the advisory lock, examine the lock again, remove it, and
-/// release the advisory lock.
+/// Step that a purge executes next: to find a stale lock, take the advisory lock, examine the lock again, remove it,
+/// and release the advisory lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd)]
 pub(super) enum Purge {
     Find,

@@ -61,7 +61,8 @@ impl Server {
         clock
     }
 
-    /// Charges units as a call in `lead` ticks. Returns the state and the position of the charge; `None` if it is denied.
+    /// Charges units as a call in `lead` ticks. Returns the state and the position of the charge; `None` if it is
+    /// denied.
     pub(super) fn charge(
         &mut self,
         sizes: &Sizes,

@@ -1,5 +1,5 @@
-//! Loader methods of [`SyncCache`], which share the flights of the async ones: a caller of either kind waits for the load
-//! of the other.
+//! Loader methods of [`SyncCache`], which share the flights of the async ones: a caller of either kind waits for the
+//! load of the other.
 
 use std::{
     convert::Infallible,
@@ -32,9 +32,9 @@ where
     /// assert_eq!(squares.sync().get(&12), Some(144));
     /// ```
     ///
-    /// One loader runs per key, no matter how many threads and tasks ask for it: single flight is shared with the loader
-    /// methods of [`Cache`](crate::Cache), in both directions. `loader` runs on your thread, never in the background, so
-    /// it may borrow and need not be `Send`. An expired value within its [stale
+    /// One loader runs per key, no matter how many threads and tasks ask for it: single flight is shared with the
+    /// loader methods of [`Cache`](crate::Cache), in both directions. `loader` runs on your thread, never in the
+    /// background, so it may borrow and need not be `Send`. An expired value within its [stale
     /// window](crate::Builder::stale_while_revalidate) is therefore loaded by this call. Writes during the load, `ttl`
     /// and recursion are those of [`Cache::get_or_set_with`](crate::Cache::get_or_set_with).
     ///
@@ -78,8 +78,8 @@ where
     /// # let _: &Cache<String, u32> = &numbers;
     /// ```
     ///
-    /// Otherwise the same as [`get_or_set_with`](SyncCache::get_or_set_with). Errors are shared between waiters and kept
-    /// by [`negative_ttl`](crate::Builder::negative_ttl), as in
+    /// Otherwise the same as [`get_or_set_with`](SyncCache::get_or_set_with). Errors are shared between waiters and
+    /// kept by [`negative_ttl`](crate::Builder::negative_ttl), as in
     /// [`Cache::get_or_try_set_with`](crate::Cache::get_or_try_set_with).
     ///
     /// # Errors

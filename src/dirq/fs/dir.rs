@@ -101,7 +101,8 @@ impl Dir {
         })
     }
 
-    /// Writes `data` at the end of a regular file: `ELOOP` if it is a link, `EINVAL` or `ENXIO` if it is something else.
+    /// Writes `data` at the end of a regular file: `ELOOP` if it is a link, `EINVAL` or `ENXIO` if it is something
+    /// else.
     pub(in crate::dirq) fn append(&self, name: &CStr, data: &[u8]) -> Result<()> {
         let file = self.open_to_append(name)?;
         file.append(data)?;

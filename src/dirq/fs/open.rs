@@ -10,8 +10,8 @@ use rustix::{
 
 use super::{call::call, stat::is_file};
 
-/// Opens a regular file, and returns its metadata: `ELOOP` if it is a link, `EINVAL` or `ENXIO` if it is something else.
-/// Tests identify the system call by `name`.
+/// Opens a regular file, and returns its metadata: `ELOOP` if it is a link, `EINVAL` or `ENXIO` if it is something
+/// else. Tests identify the system call by `name`.
 pub(super) fn open_file(
     name: &'static str,
     dir: impl AsFd,

@@ -105,7 +105,8 @@ impl<K, V> Bound<K, V> {
     /// Records that an entry expires at `deadline`.
     #[inline]
     pub(crate) fn note_deadline(&self, deadline: Deadline) {
-        // A load first: most deadlines are later, and all writers share the line. SeqCst: see `MakeRoom::expire_to_fit`.
+        // A load first: most deadlines are later, and all writers share the line. SeqCst: see
+        // `MakeRoom::expire_to_fit`.
         if deadline.order() < self.earliest_expiry.load(Relaxed) {
             self.earliest_expiry.fetch_min(deadline.order(), SeqCst);
         }

@@ -337,9 +337,9 @@ where
         let Self { bound, store } = self;
         let shards = store.shard_count();
         let first = bound.next_shard(shards);
-        // The first round skips locked shards, and some shards that have only protected entries. If it frees nothing, the
-        // next one waits for each lock in turn, and protects no entries. If that frees nothing either, only exempt entries
-        // are left, or the writers that hold the rest will evict it themselves.
+        // The first round skips locked shards, and some shards that have only protected entries. If it frees nothing,
+        // the next one waits for each lock in turn, and protects no entries. If that frees nothing either, only exempt
+        // entries are left, or the writers that hold the rest will evict it themselves.
         let mut blocks = false;
         let mut steps = 0;
         loop {
@@ -422,9 +422,9 @@ mod tests {
         assert_eq!(store.weight(), 1_000);
     }
 
-    /// The unread entries of a shard often weigh less than the next one. Then those of other shards are evicted, even if
-    /// the shard is not small. And a scanned key whose hash resembles that of an evicted one, as with the
-    /// last two seeds, pays for no eviction.
+    /// The unread entries of a shard often weigh less than the next one. Then those of other shards are evicted, even
+    /// if the shard is not small. And a scanned key whose hash resembles that of an evicted one, as with the last two
+    /// seeds, pays for no eviction.
     #[test]
     fn scan_of_entries_with_weights_leaves_the_hot_set() {
         for seed in [1, 14, 73] {

@@ -87,8 +87,9 @@ where
     }
 
     /// Calls `change` with the entry at `location` for which `matches` returns true, live or expired, or with `None` if
-    /// there is none, under its shard's lock. If `change` may move the deadline earlier, the caller flushes the publisher, which may have to wake the
-    /// sweeper. `matches` is also called with entries of other hashes, because the table compares only seven bits.
+    /// there is none, under its shard's lock. If `change` may move the deadline earlier, the caller flushes the
+    /// publisher, which may have to wake the sweeper. `matches` is also called with entries of other hashes, because
+    /// the table compares only seven bits.
     pub(crate) fn change_where<R>(
         &self,
         location: Location,

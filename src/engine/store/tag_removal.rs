@@ -63,8 +63,8 @@ where
             if written != Written::Unchanged {
                 return new.value;
             }
-            // A tag was removed after it had been looked up. With that tag, the value would be removed as well, although
-            // it may replace one that was written after the removal.
+            // A tag was removed after it had been looked up. With that tag, the value would be removed as well,
+            // although it may replace one that was written after the removal.
             tags = self.tags(all().map(|tag| tag.name().into()).collect());
         }
     }

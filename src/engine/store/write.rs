@@ -52,8 +52,8 @@ pub(crate) struct NewEntry<K, V> {
     location: Location,
     /// `None` once it was written.
     key: Option<K>,
-    /// `None` until the value is known, at the latest when the decision is [`WriteDecision::Put`]. Once it was written, this
-    /// is the live value that was replaced or removed, if there was one.
+    /// `None` until the value is known, at the latest when the decision is [`WriteDecision::Put`]. Once it was written,
+    /// this is the live value that was replaced or removed, if there was one.
     pub(crate) value: Option<V>,
     /// `None` if the weigher was not called for the value.
     weight: Option<u32>,

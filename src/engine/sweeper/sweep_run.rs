@@ -42,7 +42,8 @@ pub(crate) struct Leftovers<K, V> {
     /// Purge of entries whose tag was removed, if it has not ended.
     pub(super) tag_purge: Option<TagPurge>,
     /// Empty; kept for its allocation, and so is the next one. An allocation of kilobytes lets the allocator of glibc
-    /// merge all memory freed since the last one, and a task that frees thousands of keys per second has to wait for it.
+    /// merge all memory freed since the last one, and a task that frees thousands of keys per second has to wait for
+    /// it.
     pending: VecDeque<PendingShard>,
     unrecorded: Vec<Departure<K, V>>,
 }

@@ -28,8 +28,8 @@ const MAX_OBSERVATIONS: usize = 1 << 22;
 /// Class of keys without a known hit. Most of them may never occur again, so it shares no observations with the others.
 const NEVER_HIT: usize = 0;
 
-/// Weight of a prior, in observations. The initial chances are the prior of keys without a known hit, and of all classes
-/// with hits together. These are the prior of each class with hits.
+/// Weight of a prior, in observations. The initial chances are the prior of keys without a known hit, and of all
+/// classes with hits together. These are the prior of each class with hits.
 const PRIOR_WEIGHT: f32 = 8.0;
 
 /// Size of a table dimension. A power of two, so that a masked index is in bounds.

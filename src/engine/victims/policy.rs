@@ -72,8 +72,8 @@ pub(crate) struct Policy {
     /// The bucket at which the next sample begins.
     cursor: usize,
     runner_ups: [usize; RUNNER_UPS],
-    /// The buckets of the last two inserts. The later one that may be evicted is compared in each sample. In a loop or a
-    /// scan it is the best victim, so that the other entries stay.
+    /// The buckets of the last two inserts. The later one that may be evicted is compared in each sample. In a loop or
+    /// a scan it is the best victim, so that the other entries stay.
     newest: [usize; 2],
     /// Number of entries at the last insert.
     len: usize,
@@ -288,7 +288,8 @@ impl Policy {
         None
     }
 
-    /// Returns a sample of the runners-up of the last one, and of the later of the last two inserts that may be evicted.
+    /// Returns a sample of the runners-up of the last one, and of the later of the last two inserts that may be
+    /// evicted.
     fn earlier_candidates(&self) -> VictimSample {
         let ([first, next], [last, earlier]) = (self.runner_ups, self.newest);
         let newest = if self.is_empty(last) { earlier } else { last };
@@ -390,8 +391,8 @@ impl Policy {
         (count, end)
     }
 
-    /// Adds those entries of the sample to the candidates that may be evicted and are good enough. Returns the bucket of
-    /// an unreadable one.
+    /// Adds those entries of the sample to the candidates that may be evicted and are good enough. Returns the bucket
+    /// of an unreadable one.
     #[inline]
     fn consider(
         &mut self,

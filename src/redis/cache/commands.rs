@@ -191,7 +191,8 @@ impl Commands {
 
     pub(super) fn get_ex(&self, key: &[u8], expiry: Expiry) -> Call<'_> {
         match (self.retention, expiry) {
-            // Redis rejects a TTL of 0, but not a deadline that has passed. `GETDEL` would end the load of a missing key.
+            // Redis rejects a TTL of 0, but not a deadline that has passed. `GETDEL` would end the load of a missing
+            // key.
             (None, Expiry::Immediate) => {
                 self.changing_command("GETEX", key, expiry).arg("PXAT").arg(1)
             }

@@ -1,4 +1,5 @@
-//! Thread of the connections for large values: it copies and parses megabytes, for which no worker of the program waits.
+//! Thread of the connections for large values: it copies and parses megabytes, for which no worker of the program
+//! waits.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 

@@ -15,8 +15,8 @@ const MAX_NUMBER_LINE: usize = 32;
 
 /// Size of the reply that is arriving on a connection.
 ///
-/// The meter follows the protocol only as far as needed to find the parts of a reply. It counts nothing after bytes that
-/// are not a reply, since the client library ends the connection then.
+/// The meter follows the protocol only as far as needed to find the parts of a reply. It counts nothing after bytes
+/// that are not a reply, since the client library ends the connection then.
 pub(super) struct ReplyMeter {
     max: u64,
     /// Size of the reply so far, including the parts that it has announced; 0 between two replies.

@@ -142,8 +142,8 @@ impl Traffic {
         self.has_ended.load(SeqCst)
     }
 
-    /// Returns the error that the server sent first. A server that accepts no more clients sends one before any command,
-    /// and closes the connection.
+    /// Returns the error that the server sent first. A server that accepts no more clients sends one before any
+    /// command, and closes the connection.
     pub(super) fn first_error(&self) -> Option<RedisError> {
         parse_redis_value(self.first_error.get()?).ok()?.extract_error().err()
     }

@@ -1,4 +1,5 @@
-//! Statistics of a limiter in this process. Checks are counted in `check.rs`, replies of the server in `limiter_state.rs`.
+//! Statistics of a limiter in this process. Checks are counted in `check.rs`, replies of the server in
+//! `limiter_state.rs`.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 

@@ -1,8 +1,8 @@
 //! Claim on a leased entry, which ends when it is acked or dropped, or when the lease expires.
 //!
 //! A claim is identified by the end of its lease, which is the score of the entry on the server. Each method is a
-//! script that does nothing if the score is different. A dropped claim has failed: its [`TakenEntry`] is dropped with it
-//! and reports the failure to the server.
+//! script that does nothing if the score is different. A dropped claim has failed: its [`TakenEntry`] is dropped with
+//! it and reports the failure to the server.
 
 use std::{fmt, mem, sync::Arc, time::Duration};
 

@@ -47,9 +47,9 @@ impl<B> ExpiringSetBuilder<B> {
         Self { options, shards: default_shards(), builds: PhantomData }
     }
 
-    /// Sets the minimum time between two sweeps. Unless a [lossless](crate::ExpiringSet::events_lossless)
-    /// stream is full, this is also the maximum time for which an expired member stays in memory if no call
-    /// removes it, not counting the sweep itself. Defaults to 100 ms.
+    /// Sets the minimum time between two sweeps. Unless a [lossless](crate::ExpiringSet::events_lossless) stream is
+    /// full, this is also the maximum time for which an expired member stays in memory if no call removes it, not
+    /// counting the sweep itself. Defaults to 100 ms.
     ///
     /// # Panics
     ///
@@ -73,8 +73,8 @@ impl<B> ExpiringSetBuilder<B> {
         self
     }
 
-    /// Sets the number of events by which a subscriber of `events` may fall behind before it misses some.
-    /// Defaults to 1,024.
+    /// Sets the number of events by which a subscriber of `events` may fall behind before it misses some. Defaults to
+    /// 1,024.
     ///
     /// # Panics
     ///
@@ -118,8 +118,8 @@ impl<B> ExpiringSetBuilder<B> {
         self
     }
 
-    /// Sets the name in logs, traces and [metrics](crate::guide::metrics). Defaults to `expiring set` or
-    /// `expiring sets`.
+    /// Sets the name in logs, traces and [metrics](crate::guide::metrics). Defaults to `expiring set` or `expiring
+    /// sets`.
     ///
     /// ```
     /// # use std::time::Duration;

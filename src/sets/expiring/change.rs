@@ -1,5 +1,5 @@
-//! A change to a shard under its lock: the time by which members are expired, the journal for events, and the
-//! values to drop after the lock is released.
+//! A change to a shard under its lock: the time by which members are expired, the journal for events, and the values to
+//! drop after the lock is released.
 
 use std::{iter::repeat_with, time::Duration};
 
@@ -26,8 +26,8 @@ pub(super) struct Change<'a, K, V, T> {
     pub(super) expired: u64,
 }
 
-/// Values that a change removed or did not use. It is created before the lock is taken and dropped after
-/// unlock: `Drop` of keys and members is user code, which may call the set or panic.
+/// Values that a change removed or did not use. It is created before the lock is taken and dropped after unlock: `Drop`
+/// of keys and members is user code, which may call the set or panic.
 pub(super) struct UnusedValues<K, V, T> {
     /// Members removed for a cause without subscribers.
     pub(super) members: Drained<Tick, T>,
@@ -37,8 +37,8 @@ pub(super) struct UnusedValues<K, V, T> {
     pub(super) keys: Vec<K>,
 }
 
-/// Key of a set, and the form in which it appears in the events of its members: `&K` in `ExpiringSets`,
-/// [`Unkeyed`] in an `ExpiringSet`.
+/// Key of a set, and the form in which it appears in the events of its members: `&K` in `ExpiringSets`, [`Unkeyed`] in
+/// an `ExpiringSet`.
 pub(super) trait SetKey<T>: Copy {
     /// Key type of the events.
     type Key;
@@ -73,9 +73,8 @@ impl<K, V, T> Change<'_, K, V, T> {
 
     /// Prepares the recording of `count` departures. Returns `None` if their cause has no subscriber.
     ///
-    /// This is a separate step from [`record`](Self::record) because cloning a key may panic. All clones are
-    /// made before the members are removed; after that, nothing panics, so that no removal is left without
-    /// its event.
+    /// This is a separate step from [`record`](Self::record) because cloning a key may panic. All clones are made
+    /// before the members are removed; after that, nothing panics, so that no removal is left without its event.
     #[inline]
     pub(super) fn prepare_departures<S>(
         &mut self,
@@ -106,8 +105,7 @@ impl<K, V, T> Change<'_, K, V, T> {
         };
         let mut departures = departed.into_iter().map(departure).collect();
         self.journal.record_all(self.shard, cause, &mut departures);
-        // The journal leaves them in `departures` if the last subscriber has unsubscribed since
-        // `prepare_departures`.
+        // The journal leaves them in `departures` if the last subscriber has unsubscribed since `prepare_departures`.
         self.drop_queue.departures.append(&mut departures);
     }
 }

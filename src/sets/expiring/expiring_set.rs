@@ -1,5 +1,5 @@
-//! Handle of a single set. Each call hashes its member and converts its times before the lock, and then makes
-//! one change under the lock.
+//! Handle of a single set. Each call hashes its member and converts its times before the lock, and then makes one
+//! change under the lock.
 
 use std::{fmt, hash::Hash, iter, ops::RangeBounds, sync::Arc, time::Duration};
 
@@ -48,8 +48,8 @@ use crate::{
 ///
 /// # Expiry
 ///
-/// A member expires as soon as `now >= score + ttl`. From then on no call returns or counts it. Each call first
-/// removes expired members.
+/// A member expires as soon as `now >= score + ttl`. From then on no call returns or counts it. Each call first removes
+/// expired members.
 ///
 /// A background task on the Tokio runtime removes them if no call does
 /// ([`sweep_every`](ExpiringSetBuilder::sweep_every)). So the memory of an idle set is released, and its events are not
@@ -61,15 +61,15 @@ use crate::{
 /// * Members with equal scores are all kept, in the order in which they were pushed.
 /// * With a score in the future, you extend the member's lifetime. If `score + ttl` overflows, the member never
 ///   expires. Scores more than about 575 years ahead are equal.
-/// * A push with a score that is `ttl` old or older does not add the member. If the member is in the set,
-///   such a push removes it, and publishes an [`Expired`](Cause::Expired) event with the new deadline;
-///   otherwise it publishes no event.
+/// * A push with a score that is `ttl` old or older does not add the member. If the member is in the set, such a push
+///   removes it, and publishes an [`Expired`](Cause::Expired) event with the new deadline; otherwise it publishes no
+///   event.
 ///
 /// # Migrating from Redis or qr
 ///
-/// This type replaces two recipes for Redis: the functions in the article "Time Expired Sets Using Redis",
-/// and the class `ExpiringPriorityQueue` of the Python package qr. Both keep a sorted set with times as
-/// scores, and begin every call with `ZREMRANGEBYSCORE key -inf now-ttl`.
+/// This type replaces two recipes for Redis: the functions in the article "Time Expired Sets Using Redis", and the
+/// class `ExpiringPriorityQueue` of the Python package qr. Both keep a sorted set with times as scores, and begin every
+/// call with `ZREMRANGEBYSCORE key -inf now-ttl`.
 ///
 /// | Redis, qr | `ExpiringSet` |
 /// | --- | --- |
@@ -90,18 +90,18 @@ use crate::{
 ///
 /// # Cost
 ///
-/// A call takes one lock and reads the clock once. It costs O(log n), plus O(m) if m members expire or are
-/// returned. These costs are amortized. When a set has doubled in size, a push moves the index of all members while
-/// it holds the lock, which takes about 22 ns per member. When a set has shrunk to a third, a call gives its members
-/// smaller tables, which takes about 150 ns for each that is left. One in 61 awaited calls consumes a unit of
-/// Tokio's cooperative budget. A call that finds more than about 1,000 expired members removes them in parts and
-/// yields in between; a cancelled call may have removed some of them. A call yields only before it changes anything
-/// else, so all calls are cancel safe.
+/// A call takes one lock and reads the clock once. It costs O(log n), plus O(m) if m members expire or are returned.
+/// These costs are amortized. When a set has doubled in size, a push moves the index of all members while it holds the
+/// lock, which takes about 22 ns per member. When a set has shrunk to a third, a call gives its members smaller tables,
+/// which takes about 150 ns for each that is left. One in 61 awaited calls consumes a unit of Tokio's cooperative
+/// budget. A call that finds more than about 1,000 expired members removes them in parts and yields in between; a
+/// cancelled call may have removed some of them. A call yields only before it changes anything else, so all calls are
+/// cancel safe.
 ///
 /// # Under the lock
 ///
-/// `Eq` and `Clone` of members run under the lock and must not call the set. `Hash` and `Drop` run outside it
-/// and may call the set. A panic in any of them leaves the set consistent.
+/// `Eq` and `Clone` of members run under the lock and must not call the set. `Hash` and `Drop` run outside it and may
+/// call the set. A panic in any of them leaves the set consistent.
 ///
 /// # Runtimes
 ///
@@ -127,8 +127,7 @@ where
     /// # }
     /// ```
     ///
-    /// With a `ttl` of zero, only members with a score in the future are kept. If `ttl` overflows, no member
-    /// expires.
+    /// With a `ttl` of zero, only members with a score in the future are kept. If `ttl` overflows, no member expires.
     ///
     /// # Panics
     ///
@@ -200,8 +199,8 @@ where
         self.put(member, Some(score), false).await;
     }
 
-    /// Adds `member` with this score, or moves it to that score, and removes all other members that have
-    /// exactly the same score, with cause [`Replaced`](Cause::Replaced).
+    /// Adds `member` with this score, or moves it to that score, and removes all other members that have exactly the
+    /// same score, with cause [`Replaced`](Cause::Replaced).
     ///
     /// ```
     /// # use std::time::Duration;
@@ -221,8 +220,8 @@ where
         self.put(member, Some(score), true).await;
     }
 
-    /// Adds all of `members`, in their order, with the current time as their score, or moves them to that
-    /// score, as one atomic change.
+    /// Adds all of `members`, in their order, with the current time as their score, or moves them to that score, as one
+    /// atomic change.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -234,8 +233,8 @@ where
     /// # }
     /// ```
     pub fn extend(&self, members: impl IntoIterator<Item = T>) -> impl Future<Output = ()> {
-        // The iterator is consumed before the future is created, as the iterator need not be `Send` and the
-        // future should be.
+        // The iterator is consumed before the future is created, as the iterator need not be `Send` and the future
+        // should be.
         let mut new_members: Vec<_> =
             members.into_iter().map(|member| self.prehash(member)).collect();
         async move {
@@ -351,8 +350,7 @@ where
         self.change(|members, change| members.remove(hash, member, Unkeyed, change)).await
     }
 
-    /// Removes the members with scores in this range, with cause [`Removed`](Cause::Removed), and returns
-    /// their number.
+    /// Removes the members with scores in this range, with cause [`Removed`](Cause::Removed), and returns their number.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -468,8 +466,8 @@ where
         self.remove_range(..).await;
     }
 
-    /// Subscribes to the removals from now on, for example to notice that a user went offline. The key of each
-    /// event is the member.
+    /// Subscribes to the removals from now on, for example to notice that a user went offline. The key of each event is
+    /// the member.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -485,12 +483,11 @@ where
     /// # }
     /// ```
     ///
-    /// You get one event for each expiration; ask for other causes with
-    /// [`publish`](ExpiringSetBuilder::publish). The events of one member are in order.
+    /// You get one event for each expiration; ask for other causes with [`publish`](ExpiringSetBuilder::publish). The
+    /// events of one member are in order.
     ///
     /// The set never waits for a slow subscriber. If yours falls behind by more than
-    /// [`event_capacity`](ExpiringSetBuilder::event_capacity), it misses the oldest events and receives their
-    /// number.
+    /// [`event_capacity`](ExpiringSetBuilder::event_capacity), it misses the oldest events and receives their number.
     pub fn events(&self) -> Events<T, ()> {
         Events::new(&self.0.publisher)
     }
@@ -511,8 +508,8 @@ where
     /// # }
     /// ```
     ///
-    /// When `capacity` events are unread, the sweeper waits until you read some; expired members stay in memory
-    /// for that time. Calls to the set never wait. The events that they cause are queued beyond the capacity
+    /// When `capacity` events are unread, the sweeper waits until you read some; expired members stay in memory for
+    /// that time. Calls to the set never wait. The events that they cause are queued beyond the capacity
     /// ([`overflow`](Self::overflow)).
     ///
     /// # Panics
@@ -556,9 +553,9 @@ where
         Prehashed::new(&self.0.hasher, member)
     }
 
-    /// Calls `op` with the members under the lock, and with the number of expired ones, which have the lowest
-    /// ranks. Removes some of them before. After a mass expiration, a read must not take as long as the removal
-    /// of all: the sweeper removes them in several steps.
+    /// Calls `op` with the members under the lock, and with the number of expired ones, which have the lowest ranks.
+    /// Removes some of them before. After a mass expiration, a read must not take as long as the removal of all: the
+    /// sweeper removes them in several steps.
     #[inline]
     fn read<R>(&self, op: impl FnOnce(&Members<T>, usize) -> R) -> R {
         self.0.change(0, |members, change| {

@@ -51,8 +51,8 @@ use crate::{
 /// # }
 /// ```
 ///
-/// All sets have the same TTL and one shared sweeper. You need not create a set: it begins with its first member and
-/// is dropped with its last. An `ExpiringSets` is a handle to shared sets; cloning it is cheap.
+/// All sets have the same TTL and one shared sweeper. You need not create a set: it begins with its first member and is
+/// dropped with its last. An `ExpiringSets` is a handle to shared sets; cloning it is cheap.
 ///
 /// Each set behaves as an [`ExpiringSet`](crate::ExpiringSet): a call first removes the expired members of its own set,
 /// and the sweeper removes those of the other sets. In an event, the key is the key of the set and the value is the
@@ -66,8 +66,8 @@ use crate::{
 ///
 /// # Under the lock
 ///
-/// `Eq` and `Clone` of keys and members run while a shard is locked and must not call the sets. `Hash` and
-/// `Drop` run outside the lock and may call the sets. A panic in any of them leaves the sets consistent.
+/// `Eq` and `Clone` of keys and members run while a shard is locked and must not call the sets. `Hash` and `Drop` run
+/// outside the lock and may call the sets. A panic in any of them leaves the sets consistent.
 pub struct ExpiringSets<K, T>(Arc<ExpiringState<KeyedMembers<K, T>, K, T>>);
 
 impl<K, T> ExpiringSets<K, T>
@@ -151,8 +151,8 @@ where
         self.put(key, [member], Some(score), false).await;
     }
 
-    /// Adds `member` to the set of `key` with this score, or moves it to that score, and removes all other
-    /// members of the set that have exactly the same score, with cause [`Replaced`](Cause::Replaced).
+    /// Adds `member` to the set of `key` with this score, or moves it to that score, and removes all other members of
+    /// the set that have exactly the same score, with cause [`Replaced`](Cause::Replaced).
     ///
     /// ```
     /// # use std::time::Duration;
@@ -171,8 +171,8 @@ where
         self.put(key, [member], Some(score), true).await;
     }
 
-    /// Adds all of `members` to the set of `key`, in their order, with the current time as their score, or
-    /// moves them to that score, as one atomic change.
+    /// Adds all of `members` to the set of `key`, in their order, with the current time as their score, or moves them
+    /// to that score, as one atomic change.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -184,8 +184,8 @@ where
     /// # }
     /// ```
     pub fn extend(&self, key: K, members: impl IntoIterator<Item = T>) -> impl Future<Output = ()> {
-        // The iterator is consumed before the future is created, as the iterator need not be `Send` and the
-        // future should be.
+        // The iterator is consumed before the future is created, as the iterator need not be `Send` and the future
+        // should be.
         let members: Vec<_> = members.into_iter().collect();
         async move {
             coop::proceed().await;
@@ -280,8 +280,8 @@ where
         self.change(key, |members, key, change| members.pop(key, change)).await.flatten()
     }
 
-    /// Removes `member` from the set of `key`, with cause [`Removed`](Cause::Removed). Returns `false` if it
-    /// is not in the set.
+    /// Removes `member` from the set of `key`, with cause [`Removed`](Cause::Removed). Returns `false` if it is not in
+    /// the set.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -305,8 +305,8 @@ where
             .unwrap_or(false)
     }
 
-    /// Removes the members with scores in this range from the set of `key`, with cause
-    /// [`Removed`](Cause::Removed), and returns their number.
+    /// Removes the members with scores in this range from the set of `key`, with cause [`Removed`](Cause::Removed), and
+    /// returns their number.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -430,8 +430,8 @@ where
         self.remove_range(key, ..).await;
     }
 
-    /// Returns the keys of all sets that have live members, in no particular order. One shard is locked at a
-    /// time, so concurrent changes may or may not be included.
+    /// Returns the keys of all sets that have live members, in no particular order. One shard is locked at a time, so
+    /// concurrent changes may or may not be included.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -455,8 +455,8 @@ where
         keys
     }
 
-    /// Returns the number of sets that have live members. One shard is locked at a time, so concurrent
-    /// changes may or may not be counted.
+    /// Returns the number of sets that have live members. One shard is locked at a time, so concurrent changes may or
+    /// may not be counted.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -591,16 +591,16 @@ where
         }
     }
 
-    /// Uses the middle bits of the hash. A shard's table uses the lowest and highest bits, which would be
-    /// nearly the same for all keys of a shard if the shard were chosen by them.
+    /// Uses the middle bits of the hash. A shard's table uses the lowest and highest bits, which would be nearly the
+    /// same for all keys of a shard if the shard were chosen by them.
     fn shard_of(&self, hash: u64) -> usize {
         (hash >> 40) as usize % self.0.shard_count()
     }
 }
 
 impl<K, T> ExpiringSetBuilder<ExpiringSets<K, T>> {
-    /// Sets the number of shards, each with its own lock; rounded up to a power of two. Defaults to four per
-    /// core, rounded up likewise, but at least 64.
+    /// Sets the number of shards, each with its own lock; rounded up to a power of two. Defaults to four per core,
+    /// rounded up likewise, but at least 64.
     ///
     /// # Panics
     ///

@@ -41,8 +41,8 @@ pub(super) struct ExpiringState<S, K, V> {
     expired: std::sync::atomic::AtomicU64,
     #[cfg(feature = "metrics")]
     pub(super) registration: crate::engine::metrics::RegistrationCell,
-    /// Wakes the sweeper if a member expires sooner than the sweeper would wake. In its own `Arc`, as the
-    /// sweeper waits on it while it holds no reference to the state.
+    /// Wakes the sweeper if a member expires sooner than the sweeper would wake. In its own `Arc`, as the sweeper waits
+    /// on it while it holds no reference to the state.
     sweeper_wake: Arc<Notify>,
     name: String,
     /// The sweeper task; aborted when the last handle is dropped.
@@ -92,8 +92,8 @@ impl<S: SetShard> StateOf<S> {
         }
     }
 
-    /// Calls `op` under the lock of a shard. Afterwards sends the events of that change and drops the values
-    /// that it removed.
+    /// Calls `op` under the lock of a shard. Afterwards sends the events of that change and drops the values that it
+    /// removed.
     #[inline]
     pub(super) fn change<R>(
         &self,
@@ -103,8 +103,7 @@ impl<S: SetShard> StateOf<S> {
         self.change_and_drop(shard, op).0
     }
 
-    /// Removes expired members of a shard, as [`SetShard::sweep`]. Also returns the number of drops that
-    /// panicked.
+    /// Removes expired members of a shard, as [`SetShard::sweep`]. Also returns the number of drops that panicked.
     pub(super) fn sweep(&self, shard: usize, room: usize) -> (SweepProgress, usize) {
         self.change_and_drop(shard, |members, change| {
             let progress = members.sweep(room, change);
@@ -130,8 +129,8 @@ impl<S: SetShard> StateOf<S> {
         self.schedule.lowest(shard).is_some_and(|score| score.after(self.ttl).is_expired(now))
     }
 
-    /// Returns a lower bound on the time at which the next member expires. A push that expires sooner wakes
-    /// the sweeper.
+    /// Returns a lower bound on the time at which the next member expires. A push that expires sooner wakes the
+    /// sweeper.
     pub(super) fn next_expiry(&self) -> Option<Instant> {
         self.clock.instant_of(self.schedule.lowest_of_all()?.after(self.ttl))
     }
@@ -233,8 +232,7 @@ impl<S, K, V> Drop for ExpiringState<S, K, V> {
     }
 }
 
-/// Ignores poisoning: user code may have panicked under the lock, but it runs only when the data is
-/// consistent.
+/// Ignores poisoning: user code may have panicked under the lock, but it runs only when the data is consistent.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

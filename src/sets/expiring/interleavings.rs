@@ -13,8 +13,7 @@ use crate::engine::{
     },
 };
 
-/// Shards reduced to their lowest scores, and a wake flag that keeps a notification until it is read, as
-/// `Notify` does.
+/// Shards reduced to their lowest scores, and a wake flag that keeps a notification until it is read, as `Notify` does.
 struct BareShards {
     schedule: Schedule,
     shards: [Mutex<Option<Tick>>; 2],
@@ -46,8 +45,7 @@ impl BareShards {
     }
 }
 
-/// Concurrent pushes do not make the sweeper oversleep: it sleeps at most until the lowest score, or it has
-/// been woken.
+/// Concurrent pushes do not make the sweeper oversleep: it sleeps at most until the lowest score, or it has been woken.
 #[test]
 fn interleavings_of_pushes_and_a_sweep() {
     let tick = Tick::from_nanoseconds;

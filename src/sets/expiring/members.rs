@@ -1,5 +1,5 @@
-//! Members of one set with times as their scores; used by `ExpiringSet` and by each set of `ExpiringSets`.
-//! User code (`Eq`, `Clone`) runs before anything is changed, so that a panic in it changes nothing.
+//! Members of one set with times as their scores; used by `ExpiringSet` and by each set of `ExpiringSets`. User code
+//! (`Eq`, `Clone`) runs before anything is changed, so that a panic in it changes nothing.
 
 use std::{
     hash::{BuildHasher, Hash},
@@ -23,8 +23,8 @@ use crate::{
 /// Members of one set, with times as their scores.
 pub(super) struct Members<T>(Scores<Tick, T>);
 
-/// A member to be added, hashed before the lock is taken. After the push it holds the member that was
-/// displaced, which is therefore dropped after unlock.
+/// A member to be added, hashed before the lock is taken. After the push it holds the member that was displaced, which
+/// is therefore dropped after unlock.
 pub(super) struct Prehashed<T> {
     hash: u32,
     member: Option<T>,
@@ -170,8 +170,8 @@ impl<T> Members<T> {
 }
 
 impl<T: Eq> Members<T> {
-    /// Adds `member`, or moves it, and leaves in its place the member that it displaced. If it is to be
-    /// `unique` at its score, the other members with that score are removed.
+    /// Adds `member`, or moves it, and leaves in its place the member that it displaced. If it is to be `unique` at its
+    /// score, the other members with that score are removed.
     #[inline]
     pub(super) fn push<S: SetKey<T>>(
         &mut self,
@@ -189,8 +189,8 @@ impl<T: Eq> Members<T> {
             let others = self.0.ranks(&(score..=score)).len();
             let event_cause = change.prepare_departures(others, Cause::Replaced, set_key);
             self.0.insert(score, *hash, member);
-            // It is now the last member with this score, so the others directly precede it. If it had this
-            // score before, there is one event fewer than prepared.
+            // It is now the last member with this score, so the others directly precede it. If it had this score
+            // before, there is one event fewer than prepared.
             let Range { start, end } = self.0.ranks(&(score..=score));
             let deadline = score.after(change.ttl);
             self.drain::<S>(start..end - 1, event_cause, |_| deadline, change);
@@ -199,8 +199,8 @@ impl<T: Eq> Members<T> {
         }
     }
 
-    /// Handles a push that is already expired: it is not added, and if the member is already in the set, it
-    /// is removed as expired with the new deadline.
+    /// Handles a push that is already expired: it is not added, and if the member is already in the set, it is removed
+    /// as expired with the new deadline.
     #[cold]
     fn remove_expired_duplicate<S: SetKey<T>>(
         &mut self,

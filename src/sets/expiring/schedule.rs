@@ -1,10 +1,10 @@
-//! Times at which shards need a sweep, readable without a lock. Pushes update them, and the sweeper sleeps
-//! and selects shards by them.
+//! Times at which shards need a sweep, readable without a lock. Pushes update them, and the sweeper sleeps and selects
+//! shards by them.
 //!
-//! 1. `shards` holds a lower bound on the scores of each shard. It is written only under that shard's lock,
-//!    and may be outdated only while that lock is held.
-//! 2. `lowest_of_all` is at most the minimum of `shards`. A push that lowers it wakes the sweeper. So between
-//!    two sweeps the sweeper reads only one word, regardless of the number of shards.
+//! 1. `shards` holds a lower bound on the scores of each shard. It is written only under that shard's lock, and may be
+//!    outdated only while that lock is held.
+//! 2. `lowest_of_all` is at most the minimum of `shards`. A push that lowers it wakes the sweeper. So between two
+//!    sweeps the sweeper reads only one word, regardless of the number of shards.
 //! 3. Both may be too low after a removal; that costs one unnecessary check. Only a sweep raises them.
 
 use crate::engine::{
@@ -20,8 +20,8 @@ pub(super) struct Schedule {
     lowest_of_all: AtomicU64,
 }
 
-/// Marks the absence of a score. A member whose score is this very tick, the end of time, never expires and
-/// so needs no sweep.
+/// Marks the absence of a score. A member whose score is this very tick, the end of time, never expires and so needs no
+/// sweep.
 const NO_SCORE: u64 = u64::MAX;
 
 impl Schedule {
@@ -57,9 +57,9 @@ impl Schedule {
 
     /// Recomputes the overall minimum after a sweep. Only the sweeper calls it.
     pub(super) fn recompute(&self) {
-        // The order matters: first reset, then read the shards. A `lower` before the swap is visible to the
-        // loads, because the swap acquires what `lower` released. A `lower` after the swap is kept, because
-        // `fetch_min` never raises it.
+        // The order matters: first reset, then read the shards. A `lower` before the swap is visible to the loads,
+        // because the swap acquires what `lower` released. A `lower` after the swap is kept, because `fetch_min` never
+        // raises it.
         self.lowest_of_all.swap(NO_SCORE, AcqRel);
         let lowest = self.shards.iter().map(|shard| shard.load(Relaxed)).min();
         self.lowest_of_all.fetch_min(lowest.unwrap_or(NO_SCORE), AcqRel);

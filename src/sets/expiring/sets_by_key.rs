@@ -1,9 +1,9 @@
 //! Shard of `ExpiringSets`: some of the sets, indexed by key and ordered by their next expiry.
 //!
 //! 1. No set is empty.
-//! 2. Each set is in `expiry_queue` once, at a score that is at most the lowest of its members. A change
-//!    moves a set in the queue only if it must expire earlier; if a sweep finds it there too early, the sweep
-//!    moves it to its lowest score. So most pushes and pops, which are frequent, do not touch the queue.
+//! 2. Each set is in `expiry_queue` once, at a score that is at most the lowest of its members. A change moves a set in
+//!    the queue only if it must expire earlier; if a sweep finds it there too early, the sweep moves it to its lowest
+//!    score. So most pushes and pops, which are frequent, do not touch the queue.
 
 use equivalent::Equivalent;
 use hashbrown::{HashTable, hash_table::OccupiedEntry};
@@ -176,8 +176,8 @@ where
         Ok(())
     }
 
-    /// Creates a set with one live member. A new set has no members to compare with, so no user code runs
-    /// that could panic.
+    /// Creates a set with one live member. A new set has no members to compare with, so no user code runs that could
+    /// panic.
     fn insert_set(
         &mut self,
         hash: u64,
@@ -238,8 +238,7 @@ where
                     self.expiry_queue.insert(set.expiry, || hash);
                 }
             }
-            // Examining a set counts as work, too: many sets that are in the queue too early must not prolong
-            // the lock.
+            // Examining a set counts as work, too: many sets that are in the queue too early must not prolong the lock.
             batch = batch.saturating_sub(1);
             if batch == 0 {
                 self.shrink();

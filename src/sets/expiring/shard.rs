@@ -30,8 +30,7 @@ pub(super) enum SweepProgress {
     Blocked,
 }
 
-/// Maximum number of members that a sweep removes under one lock. It takes about 20 µs, for which callers
-/// wait.
+/// Maximum number of members that a sweep removes under one lock. It takes about 20 µs, for which callers wait.
 pub(super) const SWEEP_BATCH: usize = 1_024;
 
 pub(super) type ChangeOf<'a, S> =

@@ -1,5 +1,5 @@
-//! Background task that removes expired members if no call does. It sleeps until the next expiry. It holds no
-//! strong reference to the sets while it sleeps or yields, so that it ends with the last handle.
+//! Background task that removes expired members if no call does. It sleeps until the next expiry. It holds no strong
+//! reference to the sets while it sleeps or yields, so that it ends with the last handle.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -96,8 +96,8 @@ async fn run<S: SetShard>(
     }
 }
 
-/// Removes one batch of expired members, beginning with shard `next_shard`. A panic in user code is logged,
-/// and its shard is skipped until the next sweep.
+/// Removes one batch of expired members, beginning with shard `next_shard`. A panic in user code is logged, and its
+/// shard is skipped until the next sweep.
 fn sweep<S: SetShard>(state: &StateOf<S>, next_shard: &mut usize) -> SweepStep {
     let now = state.clock.now();
     while *next_shard < state.shard_count() {

@@ -1,5 +1,5 @@
-//! Nodes of a [`RankTree`](super::RankTree): splitting, merging and removing. A node is changed only after
-//! the last call of user code that may panic.
+//! Nodes of a [`RankTree`](super::RankTree): splitting, merging and removing. A node is changed only after the last
+//! call of user code that may panic.
 
 use std::{
     collections::VecDeque,
@@ -11,8 +11,8 @@ use std::{
 /// insertion; smaller ones would make the tree deeper, and each level is another access to memory.
 pub(super) const NODE_CAPACITY: usize = 64;
 
-/// Smaller nodes are merged with a neighbor. This is less than the half that a split leaves: otherwise a
-/// removal after each insertion would undo the split.
+/// Smaller nodes are merged with a neighbor. This is less than the half that a split leaves: otherwise a removal after
+/// each insertion would undo the split.
 const MERGE_BELOW: usize = NODE_CAPACITY / 4;
 
 /// Maximum size of a merged node. Less than a full node, which the next insertion would split again.
@@ -30,8 +30,8 @@ pub(super) enum TreeNode<K, V> {
 pub(super) struct InnerNode<K, V> {
     /// Clones of keys, so that an item can be removed while its key still separates two children.
     pub(super) separators: Vec<K>,
-    /// Number of items below each child. Stored here and not in the child, so that a rank is found without
-    /// reading the children before it.
+    /// Number of items below each child. Stored here and not in the child, so that a rank is found without reading the
+    /// children before it.
     pub(super) lens: Vec<usize>,
     pub(super) nodes: Vec<TreeNode<K, V>>,
 }
@@ -79,8 +79,8 @@ impl<K, V> TreeNode<K, V> {
         }
     }
 
-    /// Removes and returns the first item, unless that would require a rebalance. So the most frequent
-    /// removal descends once, without recursion.
+    /// Removes and returns the first item, unless that would require a rebalance. So the most frequent removal descends
+    /// once, without recursion.
     #[inline]
     pub(super) fn pop_first(&mut self) -> Option<(K, V)> {
         let mut node = &*self;
@@ -274,8 +274,8 @@ impl<K: Ord + Clone, V> InnerNode<K, V> {
         }
     }
 
-    /// Makes room for `key` in a full child or its next neighbor, and returns the child that has it. All
-    /// user code that may panic runs before a node is changed.
+    /// Makes room for `key` in a full child or its next neighbor, and returns the child that has it. All user code that
+    /// may panic runs before a node is changed.
     #[cold]
     pub(super) fn split_child(
         &mut self,
@@ -307,8 +307,8 @@ impl<K: Ord + Clone, V> InnerNode<K, V> {
                 (separator, is_right, TreeNode::Leaf(right), len)
             }
             TreeNode::Inner(inner) => {
-                // Keys in ascending order are inserted into the last child of the last node, so that only one
-                // child moves.
+                // Keys in ascending order are inserted into the last child of the last node, so that only one child
+                // moves.
                 let middle = if is_last { NODE_CAPACITY - 1 } else { NODE_CAPACITY / 2 };
                 // Before children are moved, too.
                 let is_right = inner.separators[middle - 1] <= *key;

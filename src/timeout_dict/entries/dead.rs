@@ -37,8 +37,8 @@ impl<K, V> Entries<K, V> {
         self.dead_len
     }
 
-    /// Makes a dead entry due at `deadline`, without failed attempts. Returns `false` if there is no dead
-    /// entry of this key.
+    /// Makes a dead entry due at `deadline`, without failed attempts. Returns `false` if there is no dead entry of this
+    /// key.
     pub(in crate::timeout_dict) fn revive<Q>(
         &mut self,
         hash: u64,
@@ -63,13 +63,13 @@ impl<K, V> Entries<K, V> {
         matches!(self.entry(slot).queued_in, QueuedIn::Dead)
     }
 
-    /// Adds an entry that is in no queue to `dead`, as dead since `at`. A claim on it is not void yet: a late
-    /// holder may still acknowledge it.
+    /// Adds an entry that is in no queue to `dead`, as dead since `at`. A claim on it is not void yet: a late holder
+    /// may still acknowledge it.
     pub(super) fn move_to_dead(&mut self, slot: Slot, at: Deadline) {
         let sequence = self.next_sequence();
         let entry = self.entry_mut(slot);
-        // It keeps its deadline, since a late holder may also extend its lease: then the entry is no longer
-        // dead, and `ttl` reports that deadline again.
+        // It keeps its deadline, since a late holder may also extend its lease: then the entry is no longer dead, and
+        // `ttl` reports that deadline again.
         entry.sequence = sequence;
         entry.lease_end = at;
         entry.queued_in = QueuedIn::Dead;

@@ -11,9 +11,9 @@ use crate::engine::clock::{Deadline, Now, Tick};
 const LEASES_PER_LOCK: usize = 256;
 
 impl<K, V> Entries<K, V> {
-    /// Moves entries whose lease has ended back to `deadlines`, or to `dead` if they have no attempts left.
-    /// Their claims are not void yet. Returns whether other leases may have ended, too: then the caller must
-    /// release the lock and call again.
+    /// Moves entries whose lease has ended back to `deadlines`, or to `dead` if they have no attempts left. Their
+    /// claims are not void yet. Returns whether other leases may have ended, too: then the caller must release the lock
+    /// and call again.
     #[must_use]
     pub(in crate::timeout_dict) fn end_leases(&mut self, now: &impl Now) -> bool {
         for _ in 0..LEASES_PER_LOCK {
@@ -131,8 +131,8 @@ impl<K, V> Entries<K, V> {
         true
     }
 
-    /// Ends a claim, as a failed attempt. Returns `false` if the claim is void. The entry is due again after
-    /// `delay`. Without a `delay` it is due after its backoff, or already if its lease has ended.
+    /// Ends a claim, as a failed attempt. Returns `false` if the claim is void. The entry is due again after `delay`.
+    /// Without a `delay` it is due after its backoff, or already if its lease has ended.
     pub(in crate::timeout_dict) fn return_entry(
         &mut self,
         claim: ClaimId,

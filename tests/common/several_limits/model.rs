@@ -1,9 +1,9 @@
 //! The model: all calls of a key at each position, and the bounds that the rules set for the next call.
 //!
-//! A *lower bound* is usage that the limiter must count: if it is exceeded, a call was admitted above a limit. An *upper
-//! bound* is usage that it may count: a denial needs at least that much. They differ where the contract leaves room:
-//! `Buckets` count a call for up to a bucket longer, and a limit that is used for the first time knows the calls of
-//! others only as well as those do.
+//! A *lower bound* is usage that the limiter must count: if it is exceeded, a call was admitted above a limit. An
+//! *upper bound* is usage that it may count: a denial needs at least that much. They differ where the contract leaves
+//! room: `Buckets` count a call for up to a bucket longer, and a limit that is used for the first time knows the
+//! calls of others only as well as those do.
 
 use fleeting::{Limit, Window};
 
@@ -237,8 +237,8 @@ impl Position {
         }
     }
 
-    /// Returns the rule that a further call breaks, if it exceeds the quota with the calls of this limit, or of all. `grain` is the
-    /// rounding of a call.
+    /// Returns the rule that a further call breaks, if it exceeds the quota with the calls of this limit, or of all.
+    /// `grain` is the rounding of a call.
     pub(super) fn exceeded_by(
         &self,
         window: Window,
@@ -343,7 +343,8 @@ impl Position {
     }
 
     /// Highest level: each time that the limit may have had no state of its own, all units that the key ever used are
-    /// in use at that time, up to the largest quota and all debts. Calls of other limits fill the bucket up to the same.
+    /// in use at that time, up to the largest quota and all debts. Calls of other limits fill the bucket up to the
+    /// same.
     fn upper_level(&self, id: Id, now: u64, is_loose: bool) -> u128 {
         let (mut highest, mut own) = (Leaking::new(id), Leaking::new(id));
         let mut units = 0_u64;

@@ -138,8 +138,9 @@ impl<T: Data> Pair<'_, T> {
         }
     }
 
-    /// Returns a time as both sides have it. If the server's clock does not stand still, the time is a `share` of a unit
-    /// away from that of a call, because the order of almost equal times would depend on the duration of the calls.
+    /// Returns a time as both sides have it. If the server's clock does not stand still, the time is a `share` of a
+    /// unit away from that of a call, because the order of almost equal times would depend on the duration of the
+    /// calls.
     fn at(&self, offset: Duration, is_past: bool, share: f64) -> (Instant, SystemTime) {
         let instant = self.sides.embedded.block_on(async { Instant::now() });
         let (time, offset) = match *self.sides.clock.borrow() {

@@ -1,5 +1,5 @@
-//! Oracle of reservations: random calls by several limiters, as by several processes. All admitted calls are recorded with
-//! their times, and every trailing window of every limit is checked afterwards.
+//! Oracle of reservations: random calls by several limiters, as by several processes. All admitted calls are recorded
+//! with their times, and every trailing window of every limit is checked afterwards.
 //!
 //! `FLEETING_SEED` determines the calls.
 
@@ -86,7 +86,8 @@ async fn play(world: &World, window: Window, seed: u64, calls: usize) -> (u64, u
             }
             10..15 => world.pass(LEAD.mul_f64(rng.random_range(0.0..0.6))).await,
             15 => world.pass(MINUTE.mul_f64(rng.random_range(0.5..1.0))).await,
-            // A few calls of a key that is idle, and as many as possible just before the units that they have drawn lapse.
+            // A few calls of a key that is idle, and as many as possible just before the units that they have drawn
+            // lapse.
             16 => {
                 world.pass(MINUTE).await;
                 for (limiter, most) in limiters.iter().zip([4, 0, 0, 0]) {

@@ -12,7 +12,8 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep_until};
 
 use crate::calibrate::{LIMITS, LOADS, NEAR, REQUESTS, TICK, WARM_UP};
 
-/// Arguments: the scenario, the URL of the server, the seed, the start as microseconds since the epoch, and the seconds.
+/// Arguments: the scenario, the URL of the server, the seed, the start as microseconds since the epoch, and the
+/// seconds.
 pub(crate) fn run(args: &[&str]) {
     let [scenario, url, seed, start, seconds] = args else { panic!("five arguments") };
     let number = |text: &str| text.parse::<u64>().expect("a number");

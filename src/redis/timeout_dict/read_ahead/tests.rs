@@ -1,3 +1,5 @@
+//! Tests of the buffer of entries that were read ahead.
+
 use super::*;
 
 /// Returns the deadlines that are known after an entry with the deadline `taken` was leased.
