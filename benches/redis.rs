@@ -3,8 +3,8 @@
 //!
 //! It starts its own `redis-server`. Every number is the median of rounds in which all candidates take turns, on one
 //! machine in one run; only the ratios are comparable between machines. `FLEETING_QUICK=1` makes the run short, and
-//! writes nothing. With arguments (`methods`, `single`, `claims`, `near`, `recovery`, `large`, `sizes`), only these
-//! parts run, and nothing is written.
+//! writes nothing. With arguments (`methods`, `single`, `claims`, `near`, `reservations`, `recovery`, `large`, `sizes`),
+//! only these parts run, and nothing is written.
 
 mod measure;
 #[path = "../tests/common/patience.rs"]
@@ -12,6 +12,7 @@ mod patience;
 mod redis_large;
 mod redis_near;
 mod redis_recovery;
+mod redis_reservations;
 mod redis_sizes;
 #[path = "../tests/common/redis.rs"]
 mod servers;
@@ -110,7 +111,9 @@ fn main() {
     let rounds = if quick { 3 } else { 41 };
     let calls = if quick { 20 } else { 100 };
     let runtime = Runtime::new().expect("a runtime");
-    if runtime.block_on(redis_near::run_as_reader()) {
+    if runtime.block_on(redis_near::run_as_reader())
+        || runtime.block_on(redis_reservations::run_as_checker())
+    {
         return;
     }
     let server = Server::start();
@@ -138,6 +141,9 @@ fn main() {
         page += TAGS;
         if is_selected("near") {
             page += &redis_near::table(&server, rounds, quick, &mut goals).await;
+        }
+        if is_selected("reservations") {
+            page += &redis_reservations::table(&server, rounds, quick, &mut goals).await;
         }
         if is_selected("recovery") {
             page += &redis_recovery::table(if quick { 1 } else { 5 }, &mut goals).await;

@@ -18,6 +18,7 @@ pub mod page;
 mod picture;
 pub mod random;
 pub mod requests;
+pub mod reservations;
 pub mod samples;
 mod tables;
 #[cfg(test)]

@@ -1,10 +1,13 @@
 //! Capacity: the largest load of a fleet, and the number of servers for a load.
 
+use std::iter;
+
 use super::{
     costs::Costs,
     engine::MS,
     random::mix,
     requests::{self, Outcome, Settings},
+    reservations::Reserve,
 };
 
 /// Share of its time in which the busiest server of a plan may be busy. Above it, waits grow fast, and a failover or
@@ -71,6 +74,8 @@ pub struct Plan {
     pub exponent: f64,
     /// Distribution of the keys.
     pub spread: Keys,
+    /// Reservations of the processes, if the calls are checks of limits.
+    pub reserve: Option<Reserve>,
     /// Factor by which a real server may be busier than a simulated one.
     pub margin: f64,
 }
@@ -87,6 +92,7 @@ impl Plan {
             exponent: self.exponent,
             placement: self.spread.placement(servers),
             mix: self.mix.clone(),
+            reserve: self.reserve,
             down: None,
             tick: 0,
             round_trip: MS / 2,
@@ -116,7 +122,10 @@ impl Plan {
     /// Returns the number of servers, a power of two, with which none is busier than [`BUSY`] at a rate; `None` if
     /// [`MOST_SERVERS`] do not suffice.
     pub fn servers(&self, rate: f64, requests: f64, costs: &Costs) -> Option<usize> {
-        let mut counts = (0..).map(|power| 1 << power).take_while(|count| *count <= MOST_SERVERS);
+        // Fewer are overloaded by a large rate, for as long as reservations need to become steady.
+        let least = if self.reserve.is_some() && rate > 100_000.0 { 4 } else { 1 };
+        let counts = iter::successors(Some(least), |count| Some(2 * count));
+        let mut counts = counts.take_while(|count| *count <= MOST_SERVERS);
         counts.find(|servers| self.run(rate, *servers, requests, costs).0 <= BUSY)
     }
 }

@@ -85,6 +85,8 @@ struct Server<C> {
     running: Vec<(usize, C)>,
     changed: Vec<u32>,
     is_busy: bool,
+    /// Time up to which the present turn is counted.
+    counted_to: u64,
     idle_since: u64,
     down: Option<Span>,
     connected: Vec<bool>,
@@ -125,6 +127,7 @@ impl<S: Scenario> Sim<S> {
             running: Vec::new(),
             changed: Vec::new(),
             is_busy: false,
+            counted_to: 0,
             idle_since: 0,
             down: None,
             connected: vec![true; processes],
@@ -162,12 +165,19 @@ impl<S: Scenario> Sim<S> {
 
     /// Returns the counters of all servers.
     pub fn loads(&self) -> Vec<Load> {
-        self.servers.iter().map(|server| server.load).collect()
+        let load = |server: &Server<S::Command>| {
+            let uncounted = if server.is_busy { self.now - server.counted_to } else { 0 };
+            Load { busy: server.load.busy + uncounted, ..server.load }
+        };
+        self.servers.iter().map(load).collect()
     }
 
     /// Sets the counters of all servers to 0, for example after a warm-up.
     pub fn reset_loads(&mut self) {
-        self.servers.iter_mut().for_each(|server| server.load = Load::default());
+        for server in &mut self.servers {
+            // The turn of an overloaded server may last for longer than the measurement.
+            (server.load, server.counted_to) = (Load::default(), self.now);
+        }
     }
 
     /// Runs until the given time. Events scheduled for later remain.
@@ -215,6 +225,7 @@ impl<S: Scenario> Sim<S> {
     fn begin_turn(&mut self, scenario: &mut S, at: usize) {
         let server = &mut self.servers[at];
         server.is_busy = true;
+        server.counted_to = self.now;
         server.running = std::mem::take(&mut server.waiting);
         // Connection by connection, each in order.
         server.running.sort_by_key(|(process, _)| *process);
@@ -245,7 +256,6 @@ impl<S: Scenario> Sim<S> {
             server.load.pushes += self.trackers.len() as u64;
         }
         let busy = (us * 1e3) as u64;
-        server.load.busy += busy;
         server.load.turns += 1;
         server.load.commands += server.running.len() as u64;
         self.schedule(self.now + busy, Event::EndTurn(at));
@@ -254,6 +264,7 @@ impl<S: Scenario> Sim<S> {
     fn end_turn(&mut self, scenario: &mut S, at: usize) {
         let server = &mut self.servers[at];
         server.is_busy = false;
+        server.load.busy += self.now - server.counted_to;
         server.idle_since = self.now;
         let (done, changed) =
             (std::mem::take(&mut server.running), std::mem::take(&mut server.changed));

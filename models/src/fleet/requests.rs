@@ -5,6 +5,7 @@ use super::{
     costs::{Call, Costs},
     engine::{Execution, Load, SECOND, Scenario, Sim, Span},
     random::{Random, Zipf},
+    reservations::{Decision, Reservations, Reserve},
     samples::Samples,
 };
 
@@ -23,13 +24,15 @@ pub struct Settings {
     pub placement: Vec<usize>,
     /// Calls by their share of the requests.
     pub mix: Vec<(f64, &'static str)>,
+    /// Reservations of each process, if the requests are checks of limits.
+    pub reserve: Option<Reserve>,
     /// Time in which the first server is down.
     pub down: Option<Span>,
     /// Period of the ticks at which processes make their requests; 0 to make them at any time.
     pub tick: u64,
     /// Round trip of the network in nanoseconds.
     pub round_trip: u64,
-    /// Measured time in nanoseconds, after a tenth as long of warm-up.
+    /// Measured time in nanoseconds, after a tenth as long of warm-up, or four reservations.
     pub time: u64,
     /// Seed of all randomness.
     pub seed: u64,
@@ -69,6 +72,7 @@ struct Requests {
     random: Random,
     zipf: Zipf,
     connections: Vec<Connection>,
+    reservations: Vec<Reservations>,
     outcome: Outcome,
     /// Hundredth of a second, and the commands that arrived in it.
     bucket: (u64, u64),
@@ -79,6 +83,19 @@ struct Request {
     server: usize,
     call: Call,
     attempts: Attempts,
+    purpose: Purpose,
+}
+
+/// Purpose of a request.
+#[derive(Clone, Copy)]
+enum Purpose {
+    Answer,
+    /// It also draws units of a key ahead.
+    Draw {
+        key: u32,
+        ahead: u32,
+    },
+    GiveBack,
 }
 
 enum Timer {
@@ -108,11 +125,13 @@ pub fn run(settings: Settings, costs: &Costs) -> Outcome {
         random: Random::new(settings.seed),
         zipf: Zipf::new(settings.keys, settings.exponent),
         connections: vec![Connection::default(); settings.processes * servers],
+        reservations: (0..settings.processes).map(|_| Reservations::default()).collect(),
         outcome: Outcome::default(),
         bucket: (0, 0),
         settings,
     };
-    let (time, warm_up) = (requests.settings.time, requests.settings.time / 10);
+    let time = requests.settings.time;
+    let warm_up = requests.settings.reserve.map_or(0, |reserve| 4 * reserve.time).max(time / 10);
     sim.after(0, Timer::Next);
     sim.run(&mut requests, warm_up);
     sim.reset_loads();
@@ -131,7 +150,37 @@ impl Requests {
         let (_, call) =
             self.mix.iter().find(|(upto, _)| share < *upto).copied().unwrap_or(self.mix[0]);
         let server = self.settings.placement[group];
-        self.send(sim, process, Request { server, call, attempts: Attempts::new(sim.now) });
+        let attempts = Attempts::new(sim.now);
+        let request = |purpose| Request { server, call, attempts, purpose };
+        let purpose = match self.settings.reserve {
+            None => Purpose::Answer,
+            Some(reserve) => match self.reservations[process].check(key, sim.now, reserve) {
+                Decision::Admit => return self.outcome.times.add(0),
+                Decision::Wait => return,
+                Decision::Ask { ahead, gives_back } => {
+                    if gives_back {
+                        self.send(sim, process, request(Purpose::GiveBack));
+                    }
+                    if ahead > 0 { Purpose::Draw { key, ahead } } else { Purpose::Answer }
+                }
+            },
+        };
+        self.send(sim, process, request(purpose));
+    }
+
+    /// Ends a draw: the checks that waited for it take units, or ask the server.
+    fn drawn(&mut self, sim: &mut Sim<Self>, process: usize, draw: &Request) {
+        if let Purpose::Draw { key, ahead } = draw.purpose
+            && let Some(reserve) = self.settings.reserve
+        {
+            let began = draw.attempts.began;
+            let (admitted, others) = self.reservations[process].drawn(key, began, ahead, reserve);
+            admitted.iter().for_each(|began| self.outcome.times.add(sim.now - began));
+            for began in others {
+                let attempts = Attempts::new(began);
+                self.send(sim, process, Request { attempts, purpose: Purpose::Answer, ..*draw });
+            }
+        }
     }
 
     fn send(&mut self, sim: &mut Sim<Self>, process: usize, request: Request) {
@@ -162,6 +211,10 @@ impl Scenario for Requests {
 
     fn reply(&mut self, sim: &mut Sim<Self>, process: usize, request: Request) {
         self.connection(process, request.server).answered();
+        if matches!(request.purpose, Purpose::GiveBack) {
+            return;
+        }
+        self.drawn(sim, process, &request);
         let time = sim.now - request.attempts.began;
         self.outcome.times.add(time);
         if let Some((_, end)) = self.settings.down

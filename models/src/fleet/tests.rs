@@ -5,6 +5,7 @@ use super::{
     engine::{MS, SECOND},
     limits::{self, OnError},
     loads, near, requests,
+    reservations::Reserve,
     windows::Window,
 };
 
@@ -15,6 +16,7 @@ fn requests(down: Option<(u64, u64)>) -> requests::Settings {
         keys: 1_000,
         exponent: 1.0,
         placement: vec![0, 1, 2, 3],
+        reserve: None,
         mix: vec![(0.5, "get"), (0.5, "set_ex")],
         down,
         tick: 0,
@@ -22,6 +24,21 @@ fn requests(down: Option<(u64, u64)>) -> requests::Settings {
         time: 4 * SECOND,
         seed: 7,
     }
+}
+
+#[test]
+fn overloaded_server_is_busy_all_the_time() {
+    // A warm-up after which the server is in a turn that lasts for longer than the measurement.
+    let reserve = Some(Reserve { most: 1, time: SECOND / 10 });
+    let settings = requests::Settings {
+        rate: 1e6,
+        reserve,
+        time: 2 * MS,
+        placement: vec![0],
+        ..requests(None)
+    };
+    let time = settings.time;
+    assert_eq!(requests::run(settings, &Costs::measured()).busiest(time), 1.0);
 }
 
 #[test]

@@ -77,6 +77,7 @@ impl Setup {
             keys: REQUESTS.keys,
             exponent: 0.0,
             placement: vec![0],
+            reserve: None,
             mix: vec![(0.8, "get"), (0.2, "set_ex")],
             down: None,
             tick: TICK_NS,

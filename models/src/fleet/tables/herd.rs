@@ -52,6 +52,7 @@ fn plain(input: &Input, table: &mut Table, processes: usize, down: Span) {
         keys: 10_000,
         exponent: 1.0,
         placement: vec![0],
+        reserve: None,
         mix: vec![(1.0, "get")],
         down: Some(down),
         tick: 0,

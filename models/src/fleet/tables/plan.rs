@@ -3,9 +3,10 @@
 use super::{Input, Section, Table, percent};
 use crate::fleet::{
     capacity::{BUSY, Keys, MOST_SERVERS, Plan},
-    engine::SECOND,
+    engine::{MS, SECOND},
     near,
     picture::short,
+    reservations::Reserve,
 };
 
 pub(in crate::fleet) fn million(input: &Input) -> Section {
@@ -15,18 +16,23 @@ pub(in crate::fleet) fn million(input: &Input) -> Section {
     let keys = 1_000_000;
     let get = vec![(1.0, "get")];
     let check = vec![(1.0, "check Gcra, admitted")];
+    let [short_lead, long_lead] = [input.choose(1_000, 10), input.choose(6_000, 20)]
+        .map(|time| Some(Reserve { most: 1_000, time: time * MS }));
     let rows = [
-        ("`check` of a million keys, equally frequent", &check, 0.0, Keys::Spread),
-        ("`check`, Zipf with exponent 1", &check, 1.0, Keys::Spread),
-        ("`get` of one cache, equally frequent keys", &get, 0.0, Keys::Caches(1)),
-        ("`get` of eight caches, equally frequent keys", &get, 0.0, Keys::Caches(8)),
-        ("`get` of eight caches, Zipf with exponent 1", &get, 1.0, Keys::Caches(8)),
+        ("`check` of a million keys, equally frequent", &check, 0.0, Keys::Spread, None),
+        ("`check`, Zipf with exponent 1", &check, 1.0, Keys::Spread, None),
+        ("the same, `reserve(1_000)`, limits per 10 s", &check, 1.0, Keys::Spread, short_lead),
+        ("the same, `reserve(1_000)`, limits per minute", &check, 1.0, Keys::Spread, long_lead),
+        ("`get` of one cache, equally frequent keys", &get, 0.0, Keys::Caches(1), None),
+        ("`get` of eight caches, equally frequent keys", &get, 0.0, Keys::Caches(8), None),
+        ("`get` of eight caches, Zipf with exponent 1", &get, 1.0, Keys::Caches(8), None),
     ];
-    for (name, mix, exponent, spread) in rows {
+    for (name, mix, exponent, spread, reserve) in rows {
         let mut cells = vec![name.to_owned()];
         for processes in input.choose([100, 1_000], [10, 20]) {
             let margin = input.calibration.margin;
-            let plan = Plan { processes, mix: mix.clone(), keys, exponent, spread, margin };
+            let mix = mix.clone();
+            let plan = Plan { processes, mix, keys, exponent, spread, reserve, margin };
             cells.push(match plan.servers(rate, requests, &input.costs) {
                 Some(servers) => servers.to_string(),
                 None => {
@@ -43,7 +49,12 @@ pub(in crate::fleet) fn million(input: &Input) -> Section {
          Servers, in powers of two up to 64, with which none is busier than 70 %. {}\n\n{}\
          A cache has 16 shards, so that one cache is on at most 16 nodes, and some of these have several shards. The most \
          frequent key of a Zipf distribution of a million keys has 7 % of the requests, and is on one node: more nodes \
-         do not help. {near}\n\n",
+         do not help. {near}\n\n\
+         Reservations help limits: a process that checks a key more often than once in the time of a reservation, a tenth \
+         of that of the limit, asks the server once or twice in that time. So the most frequent keys load no node more \
+         than others, and the more requests a process makes, the more of its keys are busy. The price are admissions at \
+         the edge: a tenth of the quota at most, and what lies reserved. Quotas are far above the load here, and a draw \
+         is assumed to cost as much as a check; a call that gives units back, too.\n\n",
         input.calibration.included(),
         table.text()
     );
@@ -82,25 +93,30 @@ pub(in crate::fleet) fn capacity(input: &Input) -> Section {
         "sessions in a cache",
         "sessions in eight caches",
         "a limit per user",
+        "with reservations",
         "both, in eight caches",
     ]);
     let sessions = vec![(0.8, "get"), (0.2, "set_ex")];
     let check = vec![(1.0, "check Gcra, admitted")];
-    let plans =
-        [(&sessions, Keys::Caches(1)), (&sessions, Keys::Caches(8)), (&check, Keys::Spread)];
+    let reserve = Some(Reserve { most: 1_000, time: input.choose(1_000, 10) * MS });
+    let plans = [
+        (&sessions, Keys::Caches(1), None),
+        (&sessions, Keys::Caches(8), None),
+        (&check, Keys::Spread, None),
+        (&check, Keys::Spread, reserve),
+    ];
     for rate in rates {
         let processes = ((rate / 1e3) as usize).clamp(2, 1_000);
         let mut cells = vec![short(rate), processes.to_string()];
         let mut sum = 0;
-        for (mix, spread) in plans {
+        for (mix, spread, reserve) in plans {
             let (mix, margin) = (mix.clone(), input.calibration.margin);
-            let plan = Plan { processes, mix, keys: 100_000, exponent: 0.6, spread, margin };
+            let (keys, exponent) = (100_000, 0.6);
+            let plan = Plan { processes, mix, keys, exponent, spread, reserve, margin };
             let servers = plan.servers(rate, input.choose(60_000.0, 4_000.0), &input.costs);
-            sum = if spread == Keys::Caches(1) {
-                0
-            } else {
-                sum + servers.unwrap_or(MOST_SERVERS + 1)
-            };
+            if spread != Keys::Caches(1) && reserve.is_none() {
+                sum += servers.unwrap_or(MOST_SERVERS + 1);
+            }
             cells.push(servers.map_or("more than 64".into(), |servers| servers.to_string()));
         }
         cells.push(if sum > MOST_SERVERS { "more than 64".into() } else { sum.to_string() });
@@ -124,7 +140,9 @@ pub(in crate::fleet) fn capacity(input: &Input) -> Section {
          Servers that are busy for at most {:.0} % of their time, in powers of two, for one request per \
          user call: four `get`s and one `set_ex`, or one `check` of a `Gcra` limit, or both on servers of their own. One process per \
          1,000 requests per second; 100,000 keys in use, by a Zipf distribution with exponent 0.6. Replicas are not \
-         included: add one per server.\n\n{}\
+         included: add one per server. \"With reservations\": `reserve(1_000)` and limits per 10 s. They help little here, \
+         since no process checks a user often; [they help](#a-million-requests-per-second) if few keys have most of the \
+         checks.\n\n{}\
          Memory of all servers together: twice the measured bytes, for fragmentation, buffers and the copy during a save. \
          Values of more than 23 bytes need their additional bytes, too.\n\n{}",
         input.calibration.warning(),

@@ -115,6 +115,7 @@ pub(in crate::fleet) fn one_server(input: &Input) -> Section {
                 keys: 1_000,
                 exponent: 0.0,
                 spread: Keys::Spread,
+                reserve: None,
                 margin: input.calibration.margin,
             };
             let (rate, p99) = plan.most(input.choose(40_000.0, 4_000.0), &input.costs);
