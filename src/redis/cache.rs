@@ -52,7 +52,7 @@ use self::{
     state::CacheState,
     stored_value::{TAGGED, stored, tags_of},
 };
-use super::{Client, Error, Format, codec::encode_key};
+use super::{Client, Error, Format, codec::encode_key, keyspace::Keyspace};
 use crate::engine::ttl::Ttl;
 
 /// A cache on a Redis server, for sessions and loaded values that all your processes share, with a TTL per value.
@@ -144,6 +144,10 @@ impl<K, V> Cache<K, V> {
 
     fn commands(&self) -> &Commands {
         &self.state.commands
+    }
+
+    fn keyspace(&self) -> &Keyspace {
+        &self.commands().keyspace
     }
 
     fn client(&self) -> &Client {
