@@ -1,6 +1,7 @@
 //! The client: the handle that all types of this module are built from.
 
 mod builder;
+mod checked_shards;
 mod cluster;
 mod connect;
 mod connection;
@@ -34,6 +35,14 @@ use ::redis::{Cmd, RedisError, Value};
 use tokio::time::Instant;
 
 pub use self::{builder::ClientBuilder, urls::Urls};
+use self::{
+    checked_shards::{CheckedCaches, ShardCheck},
+    connect::Connector,
+    counters::ClientCounters,
+    large_keys::LargeKeys,
+    node::Lane,
+    router::Router,
+};
 pub(super) use self::{
     cluster::SlotPlace,
     connect::MAX_DURATION,
@@ -43,14 +52,6 @@ pub(super) use self::{
     outage::{has_waited, is_unreachable},
     retry::Resend,
     shared_connection::is_too_many_in_flight,
-};
-use self::{
-    connect::Connector,
-    counters::ClientCounters,
-    large_keys::LargeKeys,
-    node::Lane,
-    router::Router,
-    shard_check::{CheckedCaches, ShardCheck},
 };
 use super::{
     Error,

@@ -269,8 +269,9 @@ impl<K, V> CacheBuilder<K, V> {
     /// # }
     /// ```
     ///
-    /// A poll is one `MGET` of 32 small keys (in a cluster, 16 of two keys), and one script for each of the 16 shards
-    /// that has something to read. An idle subscriber sends less than two scripts per second.
+    /// With 16 shards, a poll is one `MGET` of 32 small keys (in a cluster, 16 of two keys), and one script for each
+    /// shard that has something to read. An idle subscriber sends less than two scripts per second. With another number
+    /// of [shards](CacheBuilder::shards), these numbers are in proportion to it.
     ///
     /// # Panics
     ///
@@ -485,7 +486,7 @@ impl<K, V> CacheBuilder<K, V> {
     /// The number is a part of the stored layout, so all processes that share a name must use the same. The server
     /// keeps it. If it has another, each call fails with [`Error::ShardCount`], which names both numbers.
     ///
-    /// # How it is checked
+    /// # The check
     ///
     /// A cache whose number was set, even to 16, reads the number on the server before its first command (one `GET`).
     /// If there is none, it examines a thousand keys of each server for values of this cache in other shards, as those
@@ -511,8 +512,8 @@ impl<K, V> CacheBuilder<K, V> {
     ///
     /// Calls for one key cost the same with any number. Other calls visit all shards: with `n` shards,
     /// [`remove_tag`](Cache::remove_tag) sends `2 n` small commands, [`clear`](Cache::clear) `n` scripts in addition to
-    /// its scan, and each new subscription, [`groups`](Cache::groups) and [`remove_group`](Cache::remove_group) `n`
-    /// scripts. A poll of a subscriber is one `MGET` of `2 n` keys, or `n` commands in a cluster; an idle subscriber
+    /// its scan, [`groups`](Cache::groups) and [`remove_group`](Cache::remove_group) `n` scripts, and each new
+    /// subscription `2 n`. A poll of a subscriber is one `MGET` of `2 n` keys, or `n` commands in a cluster; an idle subscriber
     /// also sends `n` scripts every ten seconds. A [`get_many`](Cache::get_many) of a hundred keys takes up to a
     /// hundred scripts with 1,024 shards, but at most 16 with 16. A small cache with one shard has the lowest costs.
     ///

@@ -40,7 +40,7 @@ where
     /// # }
     /// ```
     ///
-    /// Takes one round trip per shard (of 16, four at a time), and another for each further mebibyte of values or
+    /// Takes one round trip per shard (four at a time), and another for each further mebibyte of values or
     /// thousand keys of a shard. Keys that are cached [near](super::CacheBuilder::near) need no round trip.
     ///
     /// The call is not atomic: each shard is read at its own time. A key that holds another type is `None`, as in
@@ -97,7 +97,7 @@ where
     /// # }
     /// ```
     ///
-    /// If a key occurs twice, the last value wins. Takes one round trip per shard (of 16, four at a time), and another
+    /// If a key occurs twice, the last value wins. Takes one round trip per shard (four at a time), and another
     /// for each further mebibyte of values or 500 keys of a shard. Each round trip is one script; the call as a whole
     /// is not atomic.
     ///
@@ -150,7 +150,7 @@ where
     /// # }
     /// ```
     ///
-    /// Takes one round trip per shard (of 16, four at a time), and another for each further 500 keys of a shard. Each
+    /// Takes one round trip per shard (four at a time), and another for each further 500 keys of a shard. Each
     /// round trip is one script; the call as a whole is not atomic.
     ///
     /// # Errors

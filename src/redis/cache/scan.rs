@@ -191,8 +191,8 @@ where
     ///
     /// The server examines all its keys, as for [`iter`](Cache::iter), a thousand per round trip. Pages with keys of
     /// this cache take another round trip. Entries that have already expired are still reported as events. Values that
-    /// are being [loaded](Cache::get_or_set_with) by any process are not cached. To achieve this, 16 small keys are
-    /// written, which expire after a day. If the memory of your server is full (`noeviction`), it accepts them too,
+    /// are being [loaded](Cache::get_or_set_with) by any process are not cached. To achieve this, a small key per shard
+    /// is written, which expires after a day. If the memory of your server is full (`noeviction`), it accepts them too,
     /// since `clear` frees memory.
     ///
     /// # Cancel safety

@@ -39,7 +39,7 @@ impl Client {
         self.send_unchecked(node, batch, resend, deadline).await
     }
 
-    /// Sends commands like [`send`](Client::send), also if those of a cache must wait for its [check](super::shard_check).
+    /// Sends commands like [`send`](Client::send), also if those of a cache must wait for its check.
     pub(super) async fn send_unchecked(
         &self,
         node: Option<&Node>,

@@ -9,72 +9,29 @@
 //!    depends on no other node of a cluster, and its errors are those of its own commands. Once the numbers are known
 //!    to differ, rule 2 applies.
 
-use std::{
-    collections::HashMap,
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering::Relaxed},
 };
 
 use ::redis::{Cmd, FromRedisValue, cmd};
 use tokio::time::Instant;
 
-use super::{Client, CommandBatch, Resend};
+use super::{Client, CommandBatch, Resend, checked_shards::ShardCheck};
 use crate::redis::{
     Error,
     error::unexpected_reply,
     keyspace::{Keyspace, SHARDS},
 };
 
-/// Maximum number of caches that a client remembers as checked. Beyond it, it forgets all, and checks them again.
-const MAX_CHECKED: usize = 1_024;
-
 /// Number of keys of each node that are examined for values in other shards, before the record is written.
 const SAMPLE: usize = 1_000;
-
-pub(in crate::redis) struct ShardCheck {
-    keyspace: Keyspace,
-    /// True if the number of shards was given to the builder.
-    is_given: bool,
-    is_checked: AtomicBool,
-    /// True if commands wait for the check.
-    must_wait: AtomicBool,
-    /// True while a task reads the record.
-    is_reading: AtomicBool,
-}
-
-/// Caches with the default number of shards whose record was read, by their names, and whether they have that number.
-/// So a program that creates a handle per request does not read it for each of them.
-#[derive(Default)]
-pub(super) struct CheckedCaches(Mutex<HashMap<String, bool>>);
-
-impl CheckedCaches {
-    fn get(&self, name: &str) -> Option<bool> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(name).copied()
-    }
-
-    fn insert(&self, name: &str, has_default: bool) {
-        let mut caches = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if caches.len() >= MAX_CHECKED {
-            caches.clear();
-        }
-        caches.insert(name.to_owned(), has_default);
-    }
-}
 
 impl Client {
     /// Returns a client for the commands of the cache with these keys.
     pub(in crate::redis) fn with_shard_check(&self, keyspace: &Keyspace, is_given: bool) -> Self {
-        // Not for a given number: each handle then restores a record that was lost.
-        let known = self.inner.checked_caches.get(keyspace.name()).filter(|_| !is_given);
-        let check = ShardCheck {
-            keyspace: keyspace.clone(),
-            is_given,
-            is_checked: (known == Some(true)).into(),
-            must_wait: (is_given || known == Some(false)).into(),
-            is_reading: false.into(),
-        };
+        let known = self.inner.checked_caches.get(keyspace.name());
+        let check = ShardCheck::new(keyspace.clone(), is_given, known);
         Self { shard_check: Some(Arc::new(check)), ..self.clone() }
     }
 
@@ -128,7 +85,11 @@ impl ShardCheck {
             Ok(()) => {}
             Err(error @ Error::ShardCount { .. }) => {
                 let error = &error as &dyn std::error::Error;
-                tracing::error!(cache = self.keyspace.name(), error, "cache is refused");
+                tracing::error!(
+                    cache = self.keyspace.name(),
+                    error,
+                    "the server has another number of shards of a cache, its calls fail"
+                );
                 client.inner.checked_caches.insert(self.keyspace.name(), false);
                 self.must_wait.store(true, Relaxed);
             }

@@ -41,9 +41,9 @@ pub(in crate::fleet) fn million(input: &Input) -> Section {
     let text = format!(
         "## A million requests per second\n\n\
          Servers, in powers of two up to 64, with which none is busier than 70 %. {}\n\n{}\
-         A cache has 16 shards, so that one cache is on at most 16 nodes, and some of these have several shards. The most \
-         frequent key of a Zipf distribution of a million keys has 7 % of the requests, and is on one node: more nodes \
-         do not help. {near}\n\n",
+         A cache has 16 shards by default, so that one cache is on at most 16 nodes, and some of these have several \
+         shards. The most frequent key of a Zipf distribution of a million keys has 7 % of the requests, and is on one \
+         node: more nodes do not help. {near}\n\n",
         input.calibration.included(),
         table.text()
     );
