@@ -499,10 +499,11 @@ impl<K, V> CacheBuilder<K, V> {
     /// trip per process, it may have written values that processes with the right number do not find.
     ///
     /// The check has limits:
-    /// - A process that was checked before is not checked again, and previous releases never are: they use 16 shards.
+    /// - A cache that was checked once is not checked again. Previous releases check nothing, and use 16 shards.
     /// - If the cache is a small part of a large database, or empty, the sample may miss values of processes that set
     ///   no number, and a process with another number is accepted.
-    /// - `FLUSHALL`, or an eviction, removes the number. Each new cache whose number was set writes it again.
+    /// - `FLUSHALL`, or an eviction, removes the number. Each new cache whose number was set writes it again,
+    ///   unless the sample has values in other shards.
     ///
     /// So set the number in all programs before the first of them uses the name. To change it, use another name. Or
     /// stop all processes, [`clear`](Cache::clear) the cache with the old number, and remove the key
@@ -510,12 +511,17 @@ impl<K, V> CacheBuilder<K, V> {
     ///
     /// # Cost
     ///
-    /// Calls for one key cost the same with any number. Other calls visit all shards: with `n` shards,
-    /// [`remove_tag`](Cache::remove_tag) sends `2 n` small commands, [`clear`](Cache::clear) `n` scripts in addition to
-    /// its scan, [`groups`](Cache::groups) and [`remove_group`](Cache::remove_group) `n` scripts, and each new
-    /// subscription `2 n`. A poll of a subscriber is one `MGET` of `2 n` keys, or `n` commands in a cluster; an idle subscriber
-    /// also sends `n` scripts every ten seconds. A [`get_many`](Cache::get_many) of a hundred keys takes up to a
-    /// hundred scripts with 1,024 shards, but at most 16 with 16. A small cache with one shard has the lowest costs.
+    /// Calls for one key cost the same with any number. Methods that visit all shards cost more, with `n` shards:
+    ///
+    /// | | commands |
+    /// | --- | --- |
+    /// | [`remove_tag`](Cache::remove_tag) | `2 n` small ones, half of them scripts |
+    /// | [`clear`](Cache::clear) | `n` scripts, in addition to the scan |
+    /// | [`groups`](Cache::groups), [`remove_group`](Cache::remove_group) | `n` scripts |
+    /// | a new subscription | `2 n` scripts |
+    /// | a poll without events | one `MGET` of `2 n` keys; in a cluster, `n` of two keys |
+    /// | an idle subscriber, every ten seconds | `n` scripts |
+    /// | [`get_many`](Cache::get_many), `set_many` and `remove_many` of 100 keys | up to 16 scripts with 16 shards, and up to 64 with 64 |
     ///
     /// # Panics
     ///

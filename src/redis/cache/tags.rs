@@ -100,8 +100,8 @@ where
     /// server frees the memory of a value when it expires or is overwritten. A value that is being loaded is not cached
     /// if it is to have the tag ([`Tagged`](crate::Tagged)), or if the value that it replaces has it.
     ///
-    /// Takes two round trips of one small command per shard, for any number of values. If more than 10,000 tags are removed
-    /// during a load whose value is to have tags, the value is not cached.
+    /// Takes two round trips of one small command per shard, for any number of values. If more than 10,000 tags are
+    /// removed during a load whose value is to have tags, the value is not cached.
     ///
     /// # Errors
     ///
