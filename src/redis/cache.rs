@@ -52,7 +52,7 @@ use self::{
     near::{cached, poll_cached},
     stored_value::{TAGGED, stored, tags_of},
 };
-use super::{Client, Error, Format, codec::encode_key};
+use super::{Client, Error, Format, codec::encode_key, keyspace::Keyspace};
 use crate::engine::ttl::Ttl;
 
 /// A cache on a Redis server, for sessions and loaded values that all your processes share, with a TTL per value.
@@ -78,7 +78,7 @@ use crate::engine::ttl::Ttl;
 ///
 /// String keys are stored as they are, all other keys as JSON. Values are stored in a [`Format`](super::Format), by
 /// default JSON, so that other programs can read and write them. The value of `ada` in your cache `sessions` is the
-/// string at `fleeting:cache1:{sessions:2}:ada`, where 2 is the CRC16 of `ada` modulo 16.
+/// string at `fleeting:cache1:{sessions:2}:ada`, where 2 is the CRC16 of `ada` modulo 16, the number of shards.
 ///
 /// A string that would parse as JSON is stored as JSON, too (`"12"` with its quotes, `"null"`), so that two keys never
 /// collide. Another release that uses the same name, prefix and types stores the same bytes, as long as the digit in
@@ -108,7 +108,8 @@ use crate::engine::ttl::Ttl;
 /// when the retention has passed.
 ///
 /// A cache has 16 shards, each in its own hash slot, so that at most 16 nodes of a cluster share its load. If your
-/// cluster is larger, use several caches.
+/// cluster is larger, set another number of [shards](CacheBuilder::shards). A new process reads this number once, by a
+/// `GET` together with its first command.
 ///
 /// # Errors
 ///
@@ -117,6 +118,7 @@ use crate::engine::ttl::Ttl;
 /// - [`Error::Unanswered`] if a write was sent and the reply was lost (a read is retried once instead),
 /// - [`Error::WrongType`] or [`Error::Decode`] if another program stored something else at the key,
 /// - [`Error::Encode`] if the format cannot represent the key or the value,
+/// - [`Error::ShardCount`] if the cache has another number of [shards](CacheBuilder::shards),
 /// - [`Error::TooLarge`] if the key or the value is longer than
 ///   [`max_value_bytes`](super::ClientBuilder::max_value_bytes),
 /// - [`Error::Server`] if the server refuses the command, for example because its memory is full.
@@ -144,6 +146,10 @@ impl<K, V> Cache<K, V> {
 
     fn commands(&self) -> &Commands {
         &self.state.commands
+    }
+
+    fn keyspace(&self) -> &Keyspace {
+        &self.commands().keyspace
     }
 
     fn client(&self) -> &Client {

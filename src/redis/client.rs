@@ -1,6 +1,7 @@
 //! The client: the handle that all types of this module are built from.
 
 mod builder;
+mod checked_shards;
 mod cluster;
 mod connect;
 mod connection;
@@ -20,6 +21,7 @@ mod retry;
 mod router;
 mod sentinel;
 mod servers;
+mod shard_check;
 mod shared_connection;
 mod single_flight;
 mod sizes;
@@ -33,6 +35,14 @@ use ::redis::{Cmd, RedisError, Value};
 use tokio::time::Instant;
 
 pub use self::{builder::ClientBuilder, urls::Urls};
+use self::{
+    checked_shards::{CheckedCaches, ShardCheck},
+    connect::Connector,
+    counters::ClientCounters,
+    large_keys::LargeKeys,
+    node::Lane,
+    router::Router,
+};
 pub(super) use self::{
     cluster::SlotPlace,
     connect::MAX_DURATION,
@@ -42,9 +52,6 @@ pub(super) use self::{
     outage::{has_waited, is_unreachable},
     retry::Resend,
     shared_connection::is_too_many_in_flight,
-};
-use self::{
-    connect::Connector, counters::ClientCounters, large_keys::LargeKeys, node::Lane, router::Router,
 };
 use super::{
     Error,
@@ -106,6 +113,8 @@ use super::{
 pub struct Client {
     inner: Arc<Inner>,
     lane: Lane,
+    /// Check that precedes the commands of a cache.
+    shard_check: Option<Arc<ShardCheck>>,
 }
 
 struct Inner {
@@ -118,6 +127,7 @@ struct Inner {
     max_value_bytes: usize,
     large_keys: LargeKeys,
     counters: Arc<ClientCounters>,
+    checked_caches: Arc<CheckedCaches>,
 }
 
 impl Client {
@@ -144,6 +154,11 @@ impl Client {
         Keyspace::new(&self.inner.prefix, kind, name)
     }
 
+    /// Returns the keyspace of the cache `name` with this number of shards.
+    pub(super) fn cache_keyspace(&self, name: &str, shards: u16) -> Result<Keyspace, Error> {
+        Keyspace::with_shards(&self.inner.prefix, Kind::Cache, name, shards)
+    }
+
     /// Returns a client of the same servers over separate connections that report changed keys to `invalidations`.
     pub(super) fn with_tracking(&self, invalidations: Arc<Invalidations>) -> Self {
         let connector = Arc::new(self.inner.connector.with_tracking(invalidations));
@@ -156,8 +171,9 @@ impl Client {
             max_value_bytes: self.inner.max_value_bytes,
             large_keys: LargeKeys::new(),
             counters: self.inner.counters.clone(),
+            checked_caches: self.inner.checked_caches.clone(),
         };
-        Self { inner: Arc::new(inner), lane: Lane::Verbs }
+        Self { inner: Arc::new(inner), lane: Lane::Verbs, shard_check: None }
     }
 
     /// Returns a text that is the same for clients with the same URLs, and contains no credentials.

@@ -146,6 +146,21 @@ pub enum Error {
     #[error("gave up after repeated conflicting updates; retry, or reduce contention on the key")]
     Contended,
 
+    /// A [`Cache`](super::Cache) was built with another [number of shards](super::CacheBuilder::shards) than the one
+    /// that it has on the server. Nothing was changed.
+    #[error(
+        "cache {name:?} has {recorded} shards on the server, but was built with {configured}; \
+         build it with `CacheBuilder::shards({recorded})`, or use another name"
+    )]
+    ShardCount {
+        /// The name of the cache.
+        name: String,
+        /// The number of shards on the server.
+        recorded: u16,
+        /// The number that the cache was built with.
+        configured: u16,
+    },
+
     /// The [`Cache`](super::Cache) was built without [events](super::CacheBuilder::events), so it cannot be subscribed
     /// to.
     #[error("the cache was built without events; enable them with `CacheBuilder::events`")]
@@ -232,6 +247,12 @@ impl fmt::Debug for Error {
             Self::Server(source) => tuple(f, "Server", source),
             Self::Limited(limited) => tuple(f, "Limited", limited),
             Self::Contended => f.write_str("Contended"),
+            Self::ShardCount { name, recorded, configured } => f
+                .debug_struct("ShardCount")
+                .field("name", name)
+                .field("recorded", recorded)
+                .field("configured", configured)
+                .finish(),
             Self::NoEvents => f.write_str("NoEvents"),
             Self::Missed(events) => tuple(f, "Missed", events),
             Self::GroupRemoved => f.write_str("GroupRemoved"),

@@ -5,10 +5,12 @@
 //!    never collide, regardless of the user's keys.
 //! 2. A record of shard `i` is `prefix:cache1:{name:i}:key`, and the index of the shard `prefix:cache1:{name:i}`. They
 //!    share a hash tag, so a cluster keeps them in one slot. The shard of a key is its CRC16 (the hash of cluster
-//!    slots) modulo the number of shards. Types without shards use a single key.
+//!    slots) modulo the number of shards, which is 16 unless a cache was built with another: see
+//!    `client/shard_check.rs`. Types without shards use a single key.
 
 use std::{
     collections::BTreeSet,
+    ops::Range,
     sync::{PoisonError, RwLock},
 };
 
@@ -16,8 +18,8 @@ use futures_util::{StreamExt, TryStreamExt, stream::iter};
 
 use super::Error;
 
-/// Number of shards: enough to spread a name over a cluster, few enough to query all of them. It is part of the stored
-/// layout: with another number, existing records would not be found.
+/// Default number of shards: enough to spread a name over a cluster, few enough to query all of them. The number is
+/// part of the stored layout: with another one, existing records would not be found.
 pub(super) const SHARDS: u16 = 16;
 
 /// Prefixes of all clients of this process. A key alone does not tell where its prefix ends.
@@ -60,10 +62,34 @@ impl Kind {
 
 impl Keyspace {
     pub(super) fn new(prefix: &str, kind: Kind, name: &str) -> Result<Self, Error> {
+        Self::with_shards(prefix, kind, name, SHARDS)
+    }
+
+    pub(super) fn with_shards(
+        prefix: &str,
+        kind: Kind,
+        name: &str,
+        shards: u16,
+    ) -> Result<Self, Error> {
         check_name(name)?;
         let head = format!("{prefix}{}", kind.tag());
-        let indexes = (0..SHARDS).map(|shard| format!("{head}{{{name}:{shard}}}").into_bytes());
+        let indexes = (0..shards).map(|shard| format!("{head}{{{name}:{shard}}}").into_bytes());
         Ok(Self { indexes: indexes.collect(), head, name: name.to_owned() })
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Returns the numbers of all shards.
+    pub(super) fn shards(&self) -> Range<u16> {
+        // It was made of a `u16`.
+        0..self.indexes.len() as u16
+    }
+
+    /// Returns the shard of a key.
+    pub(super) fn shard(&self, key: &[u8]) -> u16 {
+        shard(key, self.shards().end)
     }
 
     /// Returns the index key of a shard, which is also the prefix of its records.
@@ -72,7 +98,7 @@ impl Keyspace {
     }
 
     pub(super) fn record(&self, key: &[u8]) -> Vec<u8> {
-        let index = self.index(shard(key));
+        let index = self.index(self.shard(key));
         let mut record = Vec::with_capacity(index.len() + 1 + key.len());
         record.extend_from_slice(index);
         record.push(b':');
@@ -181,8 +207,9 @@ pub(super) fn check_name(name: &str) -> Result<(), Error> {
     Ok(())
 }
 
-pub(super) fn shard(key: &[u8]) -> u16 {
-    crc16(key) % SHARDS
+/// Returns the shard of a key of a type with this number of shards.
+pub(super) fn shard(key: &[u8], shards: u16) -> u16 {
+    crc16(key) % shards
 }
 
 /// Returns the cluster slot of a key: the hash of its hash tag, or of the whole key if it has none.

@@ -82,6 +82,7 @@ mod reservations;
 mod runtimes;
 mod script_arguments;
 mod server_replies;
+mod shard_counts;
 mod sizes;
 mod slot_migration;
 mod stored_data;

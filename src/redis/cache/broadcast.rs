@@ -15,10 +15,7 @@ use tokio::{
 };
 
 use super::{
-    super::{
-        Error,
-        keyspace::{SHARDS, few_at_once},
-    },
+    super::{Error, keyspace::few_at_once},
     cache_state::{BroadcastItem, CacheState, Ring},
     commands::Commands,
     event_record::{ClockPair, EventDecoder, EventRecord, StreamEntry},
@@ -104,7 +101,7 @@ where
         ring: state.ring.clone(),
         sender,
         positions,
-        hints: ShardHints::new(),
+        hints: ShardHints::new(&state.commands),
         is_unreachable: false,
     };
     tokio::spawn(task.run(state.poll_every, state.stop.subscribe()));
@@ -113,7 +110,7 @@ where
 
 /// Returns the ends of the streams, after all expired entries have been moved to them.
 async fn stream_ends(commands: &Commands) -> Result<Vec<StreamPosition>, Error> {
-    let ends = (0..SHARDS).map(async |shard| {
+    let ends = commands.keyspace.shards().map(async |shard| {
         // Until the server has moved all of them, or the caller drops the call: their number is known to the server
         // alone, and a reply may announce more without a sign of progress.
         loop {
@@ -174,7 +171,8 @@ where
     async fn poll(&mut self, poll_every: Duration) -> Duration {
         let commands = &self.decoder.commands;
         let (may_read, mut failure) = self.hints.refresh(commands).await;
-        let due = (0..SHARDS).filter(|shard| may_read && self.hints.needs_read(*shard));
+        let shards = commands.keyspace.shards();
+        let due = shards.filter(|shard| may_read && self.hints.needs_read(*shard));
         let polls = due.map(async |shard| {
             let StreamPosition { last_id, number, counts_id } = &self.positions[usize::from(shard)];
             let call = commands.read_stream(shard).arg(BATCH);

@@ -16,7 +16,7 @@ use super::{
         Client, Error, Format,
         client::{Invalidations, MAX_DURATION},
         codec::decode_key,
-        keyspace::Kind,
+        keyspace::SHARDS,
     },
     Cache,
     cache_state::CacheState,
@@ -29,6 +29,9 @@ use crate::cache::{FreshnessPolicy, FreshnessSettings, RefreshErrorHook};
 
 /// Maximum number of events that this process buffers for its subscribers.
 const MAX_EVENT_CAPACITY: usize = 1 << 20;
+
+/// Maximum number of shards. Methods that visit all of them send one command or more to each.
+const MAX_SHARDS: usize = 1_024;
 
 /// Builder of a [`Cache`]: TTL, format, events, near cache. Returned by [`Cache::builder`].
 ///
@@ -57,6 +60,7 @@ pub struct CacheBuilder<K, V> {
     stale: Duration,
     near: Option<(usize, MakeNearCache<V>)>,
     near_max_age: Duration,
+    shards: Option<u16>,
     types: PhantomData<fn() -> (K, V)>,
 }
 
@@ -110,6 +114,7 @@ impl<K, V> Cache<K, V> {
             stale: Duration::ZERO,
             near: None,
             near_max_age: Duration::from_secs(1),
+            shards: None,
             types: PhantomData,
         }
     }
@@ -264,8 +269,9 @@ impl<K, V> CacheBuilder<K, V> {
     /// # }
     /// ```
     ///
-    /// A poll is one `MGET` of 32 small keys (in a cluster, 16 of two keys), and one script for each of the 16 shards
-    /// that has something to read. An idle subscriber sends less than two scripts per second.
+    /// With 16 shards, a poll is one `MGET` of 32 small keys (in a cluster, 16 of two keys), and one script for each
+    /// shard that has something to read. An idle subscriber sends less than two scripts per second. With another number
+    /// of [shards](CacheBuilder::shards), these numbers are in proportion to it.
     ///
     /// # Panics
     ///
@@ -466,28 +472,93 @@ impl<K, V> CacheBuilder<K, V> {
         self
     }
 
+    /// Sets the number of shards, 1 to 1,024. In a cluster, a cache is on at most that many nodes. Defaults to 16.
+    ///
+    /// ```no_run
+    /// # use fleeting::redis::{Cache, Client};
+    /// # async fn f(client: Client) -> Result<(), fleeting::redis::Error> {
+    /// // In a cluster of 40 masters, each has about six of the shards.
+    /// let pages: Cache<String, String> = Cache::builder(&client, "pages").shards(256).build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// The number is a part of the stored layout, so all processes that share a name must use the same. The server
+    /// keeps it. If it has another, each call fails with [`Error::ShardCount`], which names both numbers.
+    ///
+    /// # The check
+    ///
+    /// A cache whose number was set, even to 16, reads the number on the server before its first command (one `GET`).
+    /// If there is none, it examines a thousand keys of each server for values of this cache in other shards, as those
+    /// of processes that set no number (`SCAN`), and then writes its own (`SET` with `NX`). Of several processes that
+    /// do so at the same time, only those with the first number continue. In a cluster, the number is on one node: a
+    /// new process needs that node for its first call.
+    ///
+    /// A cache whose number was not set has 16 shards. It writes no number. It sends its first command without waiting
+    /// for the number on the server; once the reply shows another, all its calls fail. Until then, for about one round
+    /// trip per process, it may have written values that processes with the right number do not find.
+    ///
+    /// The check has limits:
+    /// - A cache that was checked once is not checked again. Previous releases check nothing, and use 16 shards.
+    /// - If the cache is a small part of a large database, or empty, the sample may miss values of processes that set
+    ///   no number, and a process with another number is accepted.
+    /// - `FLUSHALL`, or an eviction, removes the number. Each new cache whose number was set writes it again,
+    ///   unless the sample has values in other shards.
+    ///
+    /// So set the number in all programs before the first of them uses the name. To change it, use another name. Or
+    /// stop all processes, [`clear`](Cache::clear) the cache with the old number, and remove the key
+    /// `fleeting:cache1:{NAME:0}.shards`.
+    ///
+    /// # Cost
+    ///
+    /// Calls for one key cost the same with any number. Methods that visit all shards cost more, with `n` shards:
+    ///
+    /// | | commands |
+    /// | --- | --- |
+    /// | [`remove_tag`](Cache::remove_tag) | `2 n` small ones, half of them scripts |
+    /// | [`clear`](Cache::clear) | `n` scripts, in addition to the scan |
+    /// | [`groups`](Cache::groups), [`remove_group`](Cache::remove_group) | `n` scripts |
+    /// | a new subscription | `2 n` scripts |
+    /// | a poll without events | one `MGET` of `2 n` keys; in a cluster, `n` of two keys |
+    /// | an idle subscriber, every ten seconds | `n` scripts |
+    /// | [`get_many`](Cache::get_many), `set_many` and `remove_many` of 100 keys | up to 16 scripts with 16 shards, and up to 64 with 64 |
+    ///
+    /// # Panics
+    ///
+    /// Panics if `shards` is 0 or above 1,024.
+    pub fn shards(mut self, shards: usize) -> Self {
+        assert!(
+            (1..=MAX_SHARDS).contains(&shards),
+            "shards must be 1 to {MAX_SHARDS}, got {shards}"
+        );
+        self.shards = Some(shards as u16);
+        self
+    }
+
     /// Builds the cache. Sends nothing to the server.
     ///
     /// # Errors
     ///
     /// [`Error::Name`] if the name cannot be part of a key.
     pub fn build(self) -> Result<Cache<K, V>, Error> {
+        let keyspace = self.client.cache_keyspace(&self.name, self.shards.unwrap_or(SHARDS))?;
         // Connections of its own: tracking applies to a whole connection, and all commands of the cache must be ordered
         // with its invalidations.
         let client = match self.near {
             Some((max_entries, _)) => {
-                let keyspace = self.client.keyspace(Kind::Cache, &self.name)?;
-                self.client.with_tracking(Arc::new(Invalidations::new(keyspace, max_entries)))
+                let invalidations = Invalidations::new(keyspace.clone(), max_entries);
+                self.client.with_tracking(Arc::new(invalidations))
             }
             None => self.client,
         };
+        let client = client.with_shard_check(&keyspace, self.shards.is_some());
         let commands = Arc::new(Commands::new(
             &client,
-            &self.name,
+            keyspace,
             self.retention,
             self.stale,
             self.settings.needs_deadline(),
-        )?);
+        ));
         let near = self.near.map(|(max_entries, make)| {
             let settings = NearSettings { max_entries, max_age: self.near_max_age };
             make(settings, commands.clone(), self.format, self.name.clone())
@@ -602,6 +673,7 @@ impl<K, V> fmt::Debug for CacheBuilder<K, V> {
             .field("stale_while_revalidate", &self.stale)
             .field("near", &self.near.map(|(max_entries, _)| max_entries))
             .field("near_max_age", &self.near_max_age)
+            .field("shards", &self.shards.unwrap_or(SHARDS))
             .finish_non_exhaustive()
     }
 }

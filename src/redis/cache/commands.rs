@@ -22,7 +22,7 @@ use super::{
     super::{
         Client, Error,
         error::unexpected_reply,
-        keyspace::{Keyspace, Kind, SHARDS, shard},
+        keyspace::Keyspace,
         script::{Call, Script},
     },
     expiry::{Expiry, MAX_TTL_MILLIS},
@@ -112,13 +112,12 @@ const MAX_REPLY_BYTES: usize = 1 << 20;
 impl Commands {
     pub(super) fn new(
         client: &Client,
-        name: &str,
+        keyspace: Keyspace,
         retention: Option<Duration>,
         stale: Duration,
         refreshes: bool,
-    ) -> Result<Self, Error> {
-        let keyspace = client.keyspace(Kind::Cache, name)?;
-        let shards = (0..SHARDS).map(|shard| {
+    ) -> Self {
+        let shards = keyspace.shards().map(|shard| {
             let with_suffix = |suffix: &str| [keyspace.index(shard), suffix.as_bytes()].concat();
             ShardKeys {
                 stream: with_suffix(".expired"),
@@ -137,7 +136,7 @@ impl Commands {
             Expiry::Never => MAX_TTL_MILLIS as u64,
         });
         let stale = Expiry::of(stale).milliseconds().unwrap_or(MAX_TTL_MILLIS as u64);
-        Ok(Self { client: client.clone(), shards, keyspace, retention, stale, refreshes })
+        Self { client: client.clone(), shards, keyspace, retention, stale, refreshes }
     }
 
     /// Returns whether expirations are published to subscribers.
@@ -178,8 +177,8 @@ impl Commands {
         tags: &[String],
     ) -> Call<'_> {
         let mut keys = self.key_triples(&[key]);
-        keys.extend(tags.iter().map(|tag| self.version_key(shard(key), tag.as_bytes())));
-        let call = self.shard_script(&WRITE_TAGGED, shard(key), keys).arg(key);
+        keys.extend(tags.iter().map(|tag| self.version_key(self.shard(key), tag.as_bytes())));
+        let call = self.shard_script(&WRITE_TAGGED, self.shard(key), keys).arg(key);
         let call = call.arg(value).arg(expiry.arg()).arg("SET");
         tags.iter().fold(call.arg(&new_version()[..]), |call, tag| call.arg(tag))
     }
@@ -310,7 +309,8 @@ impl Commands {
 
     /// Returns, for each shard, a key that no record can have. It stands for the shard's slot.
     pub(super) fn absent(&self) -> Vec<Vec<u8>> {
-        (0..SHARDS).map(|shard| [self.keyspace.index(shard), b".none"].concat()).collect()
+        let shards = self.keyspace.shards();
+        shards.map(|shard| [self.keyspace.index(shard), b".none"].concat()).collect()
     }
 
     /// Removes keys of one shard.
@@ -321,7 +321,7 @@ impl Commands {
 
     /// Removes keys of one shard, also those that are not present.
     pub(super) fn remove_many<K: AsRef<[u8]>>(&self, keys: &[K]) -> Call<'_> {
-        self.clear(keys.first().map_or(0, |key| shard(key.as_ref())), keys)
+        self.clear(keys.first().map_or(0, |key| self.shard(key.as_ref())), keys)
     }
 
     /// Writes values at keys of one shard.
@@ -331,7 +331,7 @@ impl Commands {
         expiry: impl Fn() -> Expiry,
     ) -> Call<'_> {
         let keys: Vec<&[u8]> = entries.iter().map(|(key, _)| &key[..]).collect();
-        let shard = keys.first().map_or(0, |key| shard(key));
+        let shard = keys.first().map_or(0, |key| self.shard(key));
         let call = self.shard_script(&SET_MANY, shard, self.key_triples(&keys));
         entries
             .iter()
@@ -383,6 +383,10 @@ impl Commands {
             .fold(Call::command("MGET", &shards[0].earliest_deadline), |call, key| call.arg(key))
     }
 
+    fn shard(&self, key: &[u8]) -> u16 {
+        self.keyspace.shard(key)
+    }
+
     fn write(&self, key: &[u8], value: &[u8], expiry: Expiry, mode: &str) -> Call<'_> {
         self.key_script(&WRITE, key).arg(value).arg(expiry.arg()).arg(mode)
     }
@@ -417,14 +421,14 @@ impl Commands {
     }
 
     fn key_script(&self, script: &'static Script, key: &[u8]) -> Call<'_> {
-        self.shard_script(script, shard(key), self.key_triples(&[key])).arg(key)
+        self.shard_script(script, self.shard(key), self.key_triples(&[key])).arg(key)
     }
 
     /// Returns the keys of the record, the shadow and the load of each key.
     fn key_triples<K: AsRef<[u8]>>(&self, keys: &[K]) -> Vec<Vec<u8>> {
         let records = keys.iter().flat_map(|key| {
             let key = key.as_ref();
-            let shadow = [self.keyspace.index(shard(key)), b".value:", key].concat();
+            let shadow = [self.keyspace.index(self.shard(key)), b".value:", key].concat();
             [self.keyspace.record(key), shadow, self.load_key(key)]
         });
         records.collect()
@@ -440,7 +444,7 @@ impl Commands {
     }
 
     fn load_key(&self, key: &[u8]) -> Vec<u8> {
-        [self.keyspace.index(shard(key)), b".load:", key].concat()
+        [self.keyspace.index(self.shard(key)), b".load:", key].concat()
     }
 
     fn subscriber_script(&self, script: &'static Script, shard: u16) -> Call<'_> {

@@ -23,11 +23,7 @@ use tokio::{
 };
 
 use super::{
-    super::{
-        Error,
-        keyspace::{SHARDS, few_at_once},
-        script::Call,
-    },
+    super::{Error, keyspace::few_at_once, script::Call},
     cache_state::CacheState,
     event_record::{ClockPair, EventDecoder, EventRecord, StreamEntry},
     shard_consumer::{Redelivery, ShardConsumer, StreamId},
@@ -160,7 +156,7 @@ where
         return Err(Error::Name(group.to_owned()));
     }
     let commands = &state.commands;
-    let creations = (0..SHARDS).map(|shard| {
+    let creations = commands.keyspace.shards().map(|shard| {
         commands.create_group(shard, group).send_idempotent::<String>(&commands.client)
     });
     let counts_ids = try_join_all(creations).await?;
@@ -179,7 +175,7 @@ where
         buffered_bytes: buffered_bytes.clone(),
         is_removed: is_removed.clone(),
         shards: counts_ids.into_iter().map(ShardConsumer::new).collect(),
-        hints: ShardHints::new(),
+        hints: ShardHints::new(commands),
         leases_renewed: Instant::now(),
         is_unreachable: false,
     };

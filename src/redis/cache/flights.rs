@@ -205,6 +205,9 @@ pub(super) fn clone_error(error: &Error) -> Error {
         Error::Server(error) => Error::Server(error.clone()),
         Error::Limited(limited) => Error::Limited(limited.clone()),
         Error::Contended => Error::Contended,
+        Error::ShardCount { name, recorded, configured } => {
+            Error::ShardCount { name: name.clone(), recorded: *recorded, configured: *configured }
+        }
         Error::NoEvents => Error::NoEvents,
         Error::Missed(events) => Error::Missed(*events),
         Error::GroupRemoved => Error::GroupRemoved,

@@ -4,10 +4,7 @@ use std::{collections::BTreeSet, sync::atomic::Ordering::Relaxed};
 
 use futures_util::future::try_join_all;
 
-use super::{
-    super::{Error, keyspace::SHARDS},
-    Cache,
-};
+use super::{super::Error, Cache};
 
 impl<K, V> Cache<K, V> {
     /// Returns the names of the [groups](Cache::events_lossless) of this cache, sorted.
@@ -31,8 +28,9 @@ impl<K, V> Cache<K, V> {
     pub async fn groups(&self) -> Result<Vec<String>, Error> {
         self.require_events()?;
         let (commands, client) = (self.commands(), self.client());
+        let shards = commands.keyspace.shards();
         let calls =
-            (0..SHARDS).map(|shard| commands.groups(shard).send_idempotent::<Vec<String>>(client));
+            shards.map(|shard| commands.groups(shard).send_idempotent::<Vec<String>>(client));
         let names: BTreeSet<String> = try_join_all(calls).await?.into_iter().flatten().collect();
         Ok(names.into_iter().collect())
     }
@@ -68,9 +66,10 @@ impl<K, V> Cache<K, V> {
     pub async fn remove_group(&self, group: &str) -> Result<bool, Error> {
         self.require_events()?;
         let (commands, client) = (self.commands(), self.client());
+        let shards = commands.keyspace.shards();
         // A retry after a lost reply would return false.
         let calls =
-            (0..SHARDS).map(|shard| commands.remove_group(shard, group).send_once::<bool>(client));
+            shards.map(|shard| commands.remove_group(shard, group).send_once::<bool>(client));
         Ok(try_join_all(calls).await?.contains(&true))
     }
 

@@ -10,7 +10,7 @@ use super::{
     super::{
         Error,
         codec::encode_key,
-        keyspace::{SHARDS, shard, try_few_at_once},
+        keyspace::{Keyspace, try_few_at_once},
     },
     Cache,
     commands::{Commands, MAX_KEYS_PER_READ, check_count, check_page},
@@ -40,7 +40,7 @@ where
     /// # }
     /// ```
     ///
-    /// Takes one round trip per shard (of 16, four at a time), and another for each further mebibyte of values or
+    /// Takes one round trip per shard (four at a time), and another for each further mebibyte of values or
     /// thousand keys of a shard. Keys that are cached [near](super::CacheBuilder::near) need no round trip.
     ///
     /// The call is not atomic: each shard is read at its own time. A key that holds another type is `None`, as in
@@ -61,16 +61,18 @@ where
             if let Some(near) = &self.state.near {
                 return self.get_many_near(near, keys).await;
             }
-            let reads = by_shard(&keys, |key| key).into_iter().map(async |positions| {
-                let mut values = Vec::with_capacity(positions.len());
-                // A page ends early if its reply has the maximum size.
-                while let Some(rest) = positions.get(values.len()..).filter(|rest| !rest.is_empty())
-                {
-                    let rest: Vec<_> = rest.iter().map(|&at| &keys[at]).collect();
-                    values.extend(read_page(self.commands(), &rest).await?);
-                }
-                Ok::<_, Error>(positions.into_iter().zip(values))
-            });
+            let reads =
+                by_shard(self.keyspace(), &keys, |key| key).into_iter().map(async |positions| {
+                    let mut values = Vec::with_capacity(positions.len());
+                    // A page ends early if its reply has the maximum size.
+                    while let Some(rest) =
+                        positions.get(values.len()..).filter(|rest| !rest.is_empty())
+                    {
+                        let rest: Vec<_> = rest.iter().map(|&at| &keys[at]).collect();
+                        values.extend(read_page(self.commands(), &rest).await?);
+                    }
+                    Ok::<_, Error>(positions.into_iter().zip(values))
+                });
             let mut all = Vec::new();
             all.resize_with(keys.len(), || None);
             for read in try_few_at_once(reads).await? {
@@ -95,7 +97,7 @@ where
     /// # }
     /// ```
     ///
-    /// If a key occurs twice, the last value wins. Takes one round trip per shard (of 16, four at a time), and another
+    /// If a key occurs twice, the last value wins. Takes one round trip per shard (four at a time), and another
     /// for each further mebibyte of values or 500 keys of a shard. Each round trip is one script; the call as a whole
     /// is not atomic.
     ///
@@ -121,15 +123,17 @@ where
             let entries = entries?;
             let _discards_failures =
                 self.state.discard_failures(entries.iter().map(|(key, _)| &key[..]));
-            let writes = by_shard(&entries, |(key, _)| key).into_iter().map(async |positions| {
-                let of_shard: Vec<_> = positions.into_iter().map(|at| &entries[at]).collect();
-                for batch in batches(&of_shard) {
-                    let call = self.commands().set_many(batch, || self.expiry_of(ttl));
-                    // Sent once: a retry could overwrite what others have written since.
-                    call.send_once::<Value>(&self.client().for_batches()).await?;
-                }
-                Ok::<_, Error>(())
-            });
+            let writes = by_shard(self.keyspace(), &entries, |(key, _)| key).into_iter().map(
+                async |positions| {
+                    let of_shard: Vec<_> = positions.into_iter().map(|at| &entries[at]).collect();
+                    for batch in batches(&of_shard) {
+                        let call = self.commands().set_many(batch, || self.expiry_of(ttl));
+                        // Sent once: a retry could overwrite what others have written since.
+                        call.send_once::<Value>(&self.client().for_batches()).await?;
+                    }
+                    Ok::<_, Error>(())
+                },
+            );
             try_few_at_once(writes).await.map(drop)
         }
     }
@@ -146,7 +150,7 @@ where
     /// # }
     /// ```
     ///
-    /// Takes one round trip per shard (of 16, four at a time), and another for each further 500 keys of a shard. Each
+    /// Takes one round trip per shard (four at a time), and another for each further 500 keys of a shard. Each
     /// round trip is one script; the call as a whole is not atomic.
     ///
     /// # Errors
@@ -172,17 +176,18 @@ where
         async move {
             let keys = keys?;
             let _discards_failures = self.state.discard_failures(keys.iter().map(|key| &key[..]));
-            let removals = by_shard(&keys, |key| key).into_iter().map(async |positions| {
-                let mut removed = 0;
-                for batch in positions.chunks(MAX_BATCH.1) {
-                    let keys: Vec<_> = batch.iter().map(|&at| &keys[at]).collect();
-                    let call = self.commands().remove_many(&keys);
-                    // Sent once: a retry would count fewer values.
-                    let count = call.send_once(&self.client().for_batches()).await?;
-                    removed += check_count(count, keys.len())?;
-                }
-                Ok::<_, Error>(removed)
-            });
+            let removals =
+                by_shard(self.keyspace(), &keys, |key| key).into_iter().map(async |positions| {
+                    let mut removed = 0;
+                    for batch in positions.chunks(MAX_BATCH.1) {
+                        let keys: Vec<_> = batch.iter().map(|&at| &keys[at]).collect();
+                        let call = self.commands().remove_many(&keys);
+                        // Sent once: a retry would count fewer values.
+                        let count = call.send_once(&self.client().for_batches()).await?;
+                        removed += check_count(count, keys.len())?;
+                    }
+                    Ok::<_, Error>(removed)
+                });
             Ok(try_few_at_once(removals).await?.into_iter().sum())
         }
     }
@@ -212,10 +217,10 @@ pub(super) async fn read_page<K: AsRef<[u8]>>(
 }
 
 /// Groups the positions of the keys by shard, in their order; shards without a key are left out.
-fn by_shard<T>(all: &[T], key: impl Fn(&T) -> &Vec<u8>) -> Vec<Vec<usize>> {
-    let mut shards = vec![Vec::new(); usize::from(SHARDS)];
+fn by_shard<T>(keyspace: &Keyspace, all: &[T], key: impl Fn(&T) -> &Vec<u8>) -> Vec<Vec<usize>> {
+    let mut shards = vec![Vec::new(); keyspace.shards().len()];
     for (at, one) in all.iter().enumerate() {
-        shards[usize::from(shard(key(one)))].push(at);
+        shards[usize::from(keyspace.shard(key(one)))].push(at);
     }
     shards.retain(|positions| !positions.is_empty());
     shards

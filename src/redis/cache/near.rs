@@ -25,7 +25,7 @@ use super::{
         client::{Invalidations, KeyVersion, has_waited},
         codec::with_key,
         error::is_try_again,
-        keyspace::{few_at_once, shard},
+        keyspace::few_at_once,
     },
     commands::{Commands, MAX_KEYS_PER_READ, check_page},
     expiry::expires_at,
@@ -140,7 +140,11 @@ impl<V: Clone + DeserializeOwned + Send + Sync + 'static> NearCache<V> {
         let mut batches: HashMap<u16, Vec<Vec<ReadLeader<V>>>> = HashMap::new();
         for leader in leaders {
             // In a cluster, each shard has its own slot, and the keys of a script must share one.
-            let of_shard = batches.entry(if is_cluster { shard(leader.key()) } else { 0 });
+            let of_shard = batches.entry(if is_cluster {
+                self.commands.keyspace.shard(leader.key())
+            } else {
+                0
+            });
             let of_shard = of_shard.or_default();
             match of_shard.last_mut().filter(|batch| batch.len() < MAX_KEYS_PER_READ) {
                 Some(batch) => batch.push(leader),

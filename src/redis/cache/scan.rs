@@ -16,7 +16,7 @@ use super::{
         Error,
         client::{Node, SlotPlace},
         error::unexpected_reply,
-        keyspace::{SHARDS, shard, try_few_at_once},
+        keyspace::{Keyspace, try_few_at_once},
     },
     Cache,
     commands::{Commands, check_count},
@@ -191,8 +191,8 @@ where
     ///
     /// The server examines all its keys, as for [`iter`](Cache::iter), a thousand per round trip. Pages with keys of
     /// this cache take another round trip. Entries that have already expired are still reported as events. Values that
-    /// are being [loaded](Cache::get_or_set_with) by any process are not cached. To achieve this, 16 small keys are
-    /// written, which expire after a day. If the memory of your server is full (`noeviction`), it accepts them too,
+    /// are being [loaded](Cache::get_or_set_with) by any process are not cached. To achieve this, a small key per shard
+    /// is written, which expires after a day. If the memory of your server is full (`noeviction`), it accepts them too,
     /// since `clear` frees memory.
     ///
     /// # Cancel safety
@@ -200,7 +200,7 @@ where
     /// If the future is dropped before it completes, some of the entries may have been removed.
     pub async fn clear(&self) -> Result<(), Error> {
         // Before the scan: a load that published its value during the scan could be skipped by it.
-        let loads = (0..SHARDS).map(async |shard| {
+        let loads = self.keyspace().shards().map(async |shard| {
             self.commands().clear_loads(shard).send_once::<Value>(self.client()).await
         });
         try_join_all(loads).await?;
@@ -210,7 +210,7 @@ where
         }
         let mut scan = ScanCursor::new();
         while let Some(keys) = scan.next_page(self.commands()).await? {
-            let clears = by_shard(keys).into_iter().map(async |(shard, keys)| {
+            let clears = by_shard(self.keyspace(), keys).into_iter().map(async |(shard, keys)| {
                 let call = self.commands().clear(shard, &keys);
                 call.send_once::<Value>(&self.client().for_batches()).await
             });
@@ -221,7 +221,7 @@ where
 
     /// Returns how many of the scanned keys are live: the tags of the others were removed.
     async fn count_live(&self, keys: Vec<Vec<u8>>) -> Result<usize, Error> {
-        let shards = by_shard(keys).into_iter();
+        let shards = by_shard(self.keyspace(), keys).into_iter();
         let counts = shards.map(async |(_, keys)| self.count_live_in_shard(&keys).await);
         Ok(try_join_all(counts).await?.into_iter().sum())
     }
@@ -256,7 +256,7 @@ where
                     continue;
                 }
                 let Some(keys) = scan.next_page(cache.commands()).await? else { return Ok(None) };
-                page.unread = by_shard(keys);
+                page.unread = by_shard(cache.keyspace(), keys);
             }
         })
         .boxed()
@@ -363,10 +363,10 @@ impl ScanCursor {
 }
 
 /// Groups the keys by shard, because the keys of a script must share a slot.
-fn by_shard(keys: Vec<Vec<u8>>) -> Vec<(u16, Vec<Vec<u8>>)> {
-    let mut shards: Vec<_> = (0..SHARDS).map(|shard| (shard, Vec::new())).collect();
+fn by_shard(keyspace: &Keyspace, keys: Vec<Vec<u8>>) -> Vec<(u16, Vec<Vec<u8>>)> {
+    let mut shards: Vec<_> = keyspace.shards().map(|shard| (shard, Vec::new())).collect();
     for key in keys {
-        shards[usize::from(shard(&key))].1.push(key);
+        shards[usize::from(keyspace.shard(&key))].1.push(key);
     }
     shards.retain(|(_, keys)| !keys.is_empty());
     shards

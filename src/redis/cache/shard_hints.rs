@@ -7,11 +7,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tokio::time::Instant;
 
-use super::{
-    super::{Error, keyspace::SHARDS},
-    commands::Commands,
-    event_record::ClockPair,
-};
+use super::{super::Error, commands::Commands, event_record::ClockPair};
 
 /// Interval of the periodic scripts to a shard without news. They are needed because an expired lease changes no hint,
 /// and a hint may be lost. With 16 shards, an idle subscriber sends fewer than two scripts per second.
@@ -51,17 +47,18 @@ pub(super) fn pause_after(has_more: bool, has_events: bool, poll_every: Duration
 }
 
 impl ShardHints {
-    pub(super) fn new() -> Self {
-        let shards = (0..SHARDS).map(|_| ShardHint::default());
+    pub(super) fn new(commands: &Commands) -> Self {
+        let shards = commands.keyspace.shards().map(|_| ShardHint::default());
         Self { shards: shards.collect(), clock: None }
     }
 
     /// Reads the hints. Returns whether any could be read, and the last of the errors.
     pub(super) async fn refresh(&mut self, commands: &Commands) -> (bool, Option<Error>) {
         // In a cluster, each shard has its own slot, so that one command cannot read them all.
+        let shards = self.shard_count();
         let (each, requests) = match commands.client.is_cluster() {
-            true => (1, SHARDS),
-            false => (SHARDS, 1),
+            true => (1, shards),
+            false => (shards, 1),
         };
         let requests = (0..requests).map(async |request| {
             let call = commands.shard_hints(request * each..(request + 1) * each);
@@ -117,14 +114,15 @@ impl ShardHints {
         next_check: Duration,
     ) {
         self.clock = Some(clock);
+        let shards = self.shard_count();
         let hint = &mut self.shards[usize::from(shard)];
         // The first checks were all due at once; from then on, the shards are spread over the interval.
         let turn = match hint.check_at {
-            Some(_) => SHARDS,
+            Some(_) => shards,
             None => shard + 1,
         };
         let needs_check = hint.check_at.is_none_or(|at| clock.local >= at);
-        let check_at = clock.local + next_check * u32::from(turn) / u32::from(SHARDS);
+        let check_at = clock.local + next_check * u32::from(turn) / u32::from(shards);
         hint.check_at = match hint.check_at {
             Some(at) if !needs_check => Some(at.min(check_at)),
             _ => Some(check_at),
@@ -134,5 +132,9 @@ impl ShardHints {
         hint.stream_version = stream_version.into_bytes();
         hint.read_version.clone_from(&hint.stream_version);
         hint.has_more = has_more;
+    }
+
+    fn shard_count(&self) -> u16 {
+        self.shards.len() as u16
     }
 }

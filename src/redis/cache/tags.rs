@@ -7,7 +7,7 @@ use futures_util::future::try_join_all;
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::{
-    super::{Error, codec::encode_key, keyspace::SHARDS},
+    super::{Error, codec::encode_key},
     Cache,
     stored_value::stored,
 };
@@ -100,8 +100,8 @@ where
     /// server frees the memory of a value when it expires or is overwritten. A value that is being loaded is not cached
     /// if it is to have the tag ([`Tagged`](crate::Tagged)), or if the value that it replaces has it.
     ///
-    /// Takes two round trips of 16 small commands, for any number of values. If more than 10,000 tags are removed
-    /// during a load whose value is to have tags, the value is not cached.
+    /// Takes two round trips of one small command per shard, for any number of values. If more than 10,000 tags are
+    /// removed during a load whose value is to have tags, the value is not cached.
     ///
     /// # Errors
     ///
@@ -113,7 +113,7 @@ where
     pub async fn remove_tag(&self, tag: &str) -> Result<(), Error> {
         // Sent once: a late copy would remove values that were written after the call.
         let (commands, client) = (self.commands(), self.client());
-        let removals = (0..SHARDS).map(async |shard| {
+        let removals = commands.keyspace.shards().map(async |shard| {
             // First: a load that is stored in between has a version of the tag that is removed.
             commands.note_removed_tag(shard, tag).send_once::<Value>(client).await?;
             commands.remove_tag(shard, tag).send_once::<Value>(client).await

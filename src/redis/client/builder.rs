@@ -384,8 +384,9 @@ impl Client {
             max_value_bytes,
             large_keys,
             counters,
+            checked_caches: Arc::default(),
         };
-        Self { inner: Arc::new(inner), lane: Lane::Verbs }
+        Self { inner: Arc::new(inner), lane: Lane::Verbs, shard_check: None }
     }
 }
 

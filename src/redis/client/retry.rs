@@ -35,6 +35,18 @@ impl Client {
         resend: Resend,
         deadline: Instant,
     ) -> Result<Value, Error> {
+        self.check_shards(deadline).await?;
+        self.send_unchecked(node, batch, resend, deadline).await
+    }
+
+    /// Sends commands like [`send`](Client::send), also if those of a cache must wait for its check.
+    pub(super) async fn send_unchecked(
+        &self,
+        node: Option<&Node>,
+        batch: CommandBatch<'_>,
+        resend: Resend,
+        deadline: Instant,
+    ) -> Result<Value, Error> {
         let lane = match node {
             None => self.for_sizes_of(batch)?,
             Some(_) => self.lane,

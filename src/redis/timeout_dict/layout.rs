@@ -79,7 +79,7 @@ impl Layout {
     pub(super) fn shard_index(&self, key: &[u8]) -> usize {
         match &self.shards[..] {
             [_] => 0,
-            _ => usize::from(shard(key)),
+            _ => usize::from(shard(key, SHARDS)),
         }
     }
 

@@ -47,9 +47,9 @@ pub(in crate::fleet) fn million(input: &Input) -> Section {
     let text = format!(
         "## A million requests per second\n\n\
          Servers, in powers of two up to 64, with which none is busier than 70 %. {}\n\n{}\
-         A cache has 16 shards, so that one cache is on at most 16 nodes, and some of these have several shards. The most \
-         frequent key of a Zipf distribution of a million keys has 7 % of the requests, and is on one node: more nodes \
-         do not help. {near}\n\n\
+         A cache has 16 shards by default, so that one cache is on at most 16 nodes, and some of these have several \
+         shards. The most frequent key of a Zipf distribution of a million keys has 7 % of the requests, and is on one \
+         node: more nodes do not help. {near}\n\n\
          Reservations help limits: a process that checks a key more often than once in the time of a reservation, a tenth \
          of that of the limit, asks the server once or twice in that time. So the most frequent keys load no node more \
          than others, and the more requests a process makes, the more of its keys are busy. The price are admissions at \

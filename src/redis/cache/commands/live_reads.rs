@@ -6,7 +6,6 @@ use super::{Commands, Expiry, KEEP_TAGS};
 use crate::redis::{
     Error,
     cache::stored_value::{tags_of, versions},
-    keyspace::shard,
     script::Call,
 };
 
@@ -20,7 +19,7 @@ impl Commands {
     ) -> Result<Option<Vec<u8>>, Error> {
         let Some(tags) = value.as_deref().and_then(tags_of) else { return Ok(value) };
         let keys: Vec<_> =
-            versions(tags).map(|(tag, _)| self.version_key(shard(key), tag)).collect();
+            versions(tags).map(|(tag, _)| self.version_key(self.shard(key), tag)).collect();
         let call =
             keys[1..].iter().fold(Call::command("MGET", &keys[0]), |call, key| call.arg(key));
         let current: Vec<Option<Vec<u8>>> = match call.send_multi_key(&self.client).await? {

@@ -5,10 +5,7 @@ use std::time::Duration;
 use rand::{RngExt, rngs::SmallRng};
 
 use super::{Commands, Expiry, PRELUDE, ShardKeys, TAGS, WITH_TAGS, new_version};
-use crate::redis::{
-    keyspace::shard,
-    script::{Call, Script},
-};
+use crate::redis::script::{Call, Script};
 
 const FINGERPRINT: &str = include_str!("../fingerprint.lua");
 
@@ -46,7 +43,7 @@ impl Commands {
         lease: Option<(&str, Duration)>,
         has_tags: bool,
     ) -> Call<'_> {
-        let ShardKeys { cleared, removed_tags, .. } = &self.shards[usize::from(shard(key))];
+        let ShardKeys { cleared, removed_tags, .. } = &self.shards[usize::from(self.shard(key))];
         // An empty token takes no lease.
         let (token, duration) = lease.unwrap_or_default();
         let keys =
@@ -64,7 +61,7 @@ impl Commands {
         holder: &str,
         has_tags: bool,
     ) -> Call<'_> {
-        let removed_tags = self.shards[usize::from(shard(key))].removed_tags.clone();
+        let removed_tags = self.shards[usize::from(self.shard(key))].removed_tags.clone();
         let keys = [self.load_key(key), removed_tags];
         UPDATE_LEASE
             .call(&keys[..if has_tags { 2 } else { 1 }])
@@ -83,14 +80,14 @@ impl Commands {
         expiry: Expiry,
         tags: Option<&[String]>,
     ) -> Call<'_> {
-        let ShardKeys { cleared, removed_tags, .. } = &self.shards[usize::from(shard(key))];
+        let ShardKeys { cleared, removed_tags, .. } = &self.shards[usize::from(self.shard(key))];
         let mut keys = self.key_triples(&[key]);
         keys.push(cleared.clone());
         if let Some(tags) = tags {
             keys.push(removed_tags.clone());
-            keys.extend(tags.iter().map(|tag| self.version_key(shard(key), tag.as_bytes())));
+            keys.extend(tags.iter().map(|tag| self.version_key(self.shard(key), tag.as_bytes())));
         }
-        let call = self.shard_script(&PUBLISH, shard(key), keys);
+        let call = self.shard_script(&PUBLISH, self.shard(key), keys);
         let call = call.arg(key).arg(token).arg(value).arg(expiry.arg()).arg(self.stale).arg(grant);
         let Some(tags) = tags else { return call };
         tags.iter().fold(call.arg(&new_version()[..]), |call, tag| call.arg(tag))
