@@ -2,6 +2,7 @@
 //!
 //! The clock of the server stands still, that of the process passes slowly, and the tests let both pass together.
 
+mod history;
 mod oracle;
 
 use std::{
