@@ -52,10 +52,7 @@ const PER: Duration = Duration::from_millis(500);
 const QUOTA: u32 = 400;
 
 /// Time of one plan of the processes. Long enough for calls just after the first ones have left the window.
-const ROUND: Duration = Duration::from_millis(800);
-
-/// Number of rounds in which a key is checked. It is unused before the first one, and busy before the others.
-const ROUNDS_PER_KEY: u64 = 2;
+const ROUND: Duration = Duration::from_millis(750);
 
 /// Longest time for which units are reserved: a tenth of the longest limit.
 const MAX_LEAD: Duration = Duration::from_millis(100);
@@ -65,15 +62,18 @@ fn limits() -> [Limit; 3] {
     [Limit::new(QUOTA, PER), Limit::new(QUOTA / 2, PER), Limit::new(QUOTA, 2 * PER)]
 }
 
-/// Behaviour of a process in a round. First it checks at a steady pace, then it holds the units that it has reserved, and
+/// Behavior of a process in a round. First it checks at a steady pace, then it holds the units that it has reserved, and
 /// then it makes as many calls as it can.
+///
+/// One process leads: it begins alone, and mostly holds units until about the time at which they lapse. The others then
+/// use the rest of the quota. A unit that does not count until the end of its window would be admitted to them again.
 struct Plan {
-    /// Time from the begin of the round. Zero for one of the processes, which begins to reserve alone.
+    /// Time from the begin of the round.
     start: Duration,
     /// Number of checks per task, and the time between them.
     checks: u32,
     gap: Duration,
-    /// Part of the time of a reservation for which units are held: mostly until just before they lapse.
+    /// Part of the time of a reservation for which units are held.
     hold: f64,
     /// Maximum number of units to reserve.
     reserve: u32,
@@ -82,23 +82,40 @@ struct Plan {
 
 impl Plan {
     fn new(seed: u64, round: u64, number: usize) -> Self {
-        let seed = seed + (round << 24);
-        let first = SmallRng::seed_from_u64(seed).random_range(0..PROCESSES);
-        let mut random = SmallRng::seed_from_u64(seed + (1 << 16) + number as u64);
-        let start = if number == first { 0.0 } else { random.random_range(0.0..0.5) };
-        let hold = match random.random_range(0..4) {
-            0 => random.random_range(1.0..3.0),
-            _ => random.random_range(0.6..0.999),
-        };
-        Self {
-            start: PER.mul_f64(start),
-            checks: random.random_range(3..30),
+        let mut random = SmallRng::seed_from_u64(seed + (round << 24));
+        let leader = random.random_range(0..PROCESSES);
+        let plan = Self {
+            start: Duration::ZERO,
+            checks: random.random_range(5..25),
             gap: Duration::from_micros(random.random_range(0..6_000)),
-            hold,
+            hold: match random.random_range(0..4) {
+                0 | 1 => random.random_range(0.8..0.999),
+                2 => random.random_range(1.0..1.3),
+                _ => random.random_range(1.3..2.5),
+            },
+            reserve: 64,
+            is_denial_cached: random.random_bool(0.5),
+        };
+        if number == leader {
+            return plan;
+        }
+        let (begin, end) = plan.hold_times();
+        let mut random = SmallRng::seed_from_u64(seed + (round << 24) + 1 + number as u64);
+        Self {
+            start: begin / 2 + (end - begin / 2).mul_f64(random.random_range(0.0..1.1)),
+            checks: random.random_range(0..5),
+            hold: if random.random_bool(0.2) { plan.hold } else { 0.0 },
             // None, as in a release without reservations.
             reserve: [64, 64, 64, 64, 8, 0][random.random_range(0..6)],
             is_denial_cached: random.random_bool(0.5),
+            ..plan
         }
+    }
+
+    /// Returns the approximate times, from the begin of the round, between which the process holds its units.
+    fn hold_times(&self) -> (Duration, Duration) {
+        let begin = self.checks * (self.gap + Duration::from_millis(1));
+        (begin, begin + (PER / 10).mul_f64(self.hold))
     }
 }
 
@@ -181,7 +198,7 @@ impl Member {
             tasks.spawn(async move {
                 while now() < end {
                     if !member.check(&mut random).await {
-                        sleep(Duration::from_millis(random.random_range(1..8))).await;
+                        sleep(Duration::from_millis(random.random_range(1..4))).await;
                     }
                 }
             });
@@ -220,7 +237,8 @@ async fn run_process(window: Window, arguments: &str) {
         let [limit, ..] = limits();
         let builder = strict(&client, "history").window(window).limit(limit).reserve(plan.reserve);
         let builder = if plan.is_denial_cached { builder } else { builder.deny_cache(0) };
-        let key = round / ROUNDS_PER_KEY;
+        // One round with an unused key, then two rounds of another one, which is busy before the second.
+        let key = round / 3 * 2 + u64::from(round % 3 > 0);
         let member = Arc::new(Member {
             // The drop of the one before gives units back.
             limiter: builder.build().unwrap(),
