@@ -62,8 +62,8 @@ fn limits() -> [Limit; 3] {
     [Limit::new(QUOTA, PER), Limit::new(QUOTA / 2, PER), Limit::new(QUOTA, 2 * PER)]
 }
 
-/// Behavior of a process in a round. First it checks at a steady pace, then it holds the units that it has reserved, and
-/// then it makes as many calls as it can.
+/// Behavior of a process in a round. First it checks at a steady pace, then it holds the units that it has reserved,
+/// and then it makes as many calls as it can.
 ///
 /// One process leads: it begins alone, and mostly holds units until about the time at which they lapse. The others then
 /// use the rest of the quota. A unit that does not count until the end of its window would be admitted to them again.
@@ -401,8 +401,8 @@ impl Drop for Fleet {
     }
 }
 
-/// Runs a history of the test `test` for `FLEETING_HISTORY_SECONDS`, or 6, and then until each process has reserved units,
-/// enough was admitted, and a window was nearly full.
+/// Runs a history of the test `test` for `FLEETING_HISTORY_SECONDS`, or 6, and then until each process has reserved
+/// units, enough was admitted, and a window was nearly full.
 async fn check_history(window: Window, test: &'static str) {
     if let Ok(arguments) = env::var(ARGUMENTS) {
         return run_process(window, &arguments).await;
@@ -457,8 +457,8 @@ fn is_enough(fleet: &Fleet, window: Window, second: u64, kills: u64) -> bool {
     }
     let possible = second * 1_000 / PER.as_millis() as u64 * u64::from(QUOTA);
     println!(
-        "{second} s: {kills} kills, {resets} resets, {units} of {possible} units, {reserved:?} reserved, {fullest:.2} of \
-         a window admitted, clocks {drift} ns apart"
+        "{second} s: {kills} kills, {resets} resets, {units} of {possible} units, {reserved:?} reserved, {fullest:.2} \
+         of a window admitted, clocks {drift} ns apart"
     );
     let has_each_reserved = reserved.iter().all(|units| *units > 0);
     has_each_reserved && kills >= second && units >= possible / 4 && fullest >= 0.9

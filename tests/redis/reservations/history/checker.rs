@@ -1,7 +1,7 @@
 //! Checker of the admitted calls of several processes against their limits.
 //!
-//! A call was admitted at an unknown time between its two recorded times. A window counts it only if both are in the window,
-//! so a violation that the checker finds is certain.
+//! A call was admitted at an unknown time between its two recorded times. A window counts it only if both are in the
+//! window, so a violation that the checker finds is certain.
 
 use std::collections::BTreeSet;
 
@@ -36,7 +36,8 @@ pub(super) struct KeyHistory {
 
 impl KeyHistory {
     /// Checks all windows of all limits. Returns the largest part of a limit that was admitted in one of them, above 1
-    /// after a reset, or a description of the violation. `drift` is the time by which the clock of the server may have been changed.
+    /// after a reset, or a description of the violation. `drift` is the time by which the clock of the server may have
+    /// been changed.
     pub(super) fn check(&self, window: Window, drift: u64) -> Result<f64, String> {
         let limits: BTreeSet<Rate> = self.calls.iter().map(|call| call.limit).collect();
         let mut fullest = 0.0_f64;
