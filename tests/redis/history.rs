@@ -314,7 +314,7 @@ impl Drop for History {
     }
 }
 
-fn signal(process: &Child, signal: &str) {
+pub(crate) fn signal(process: &Child, signal: &str) {
     let _ = Command::new("kill").args([signal, &process.id().to_string()]).status();
 }
 
