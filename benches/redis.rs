@@ -3,8 +3,8 @@
 //!
 //! It starts its own `redis-server`. Every number is the median of rounds in which all candidates take turns, on one
 //! machine in one run; only the ratios are comparable between machines. `FLEETING_QUICK=1` makes the run short, and
-//! writes nothing. With arguments (`methods`, `single`, `claims`, `near`, `reservations`, `recovery`, `large`, `sizes`),
-//! only these parts run, and nothing is written.
+//! writes nothing. With arguments (`methods`, `single`, `claims`, `near`, `reservations`, `recovery`, `large`,
+//! `sizes`), only these parts run, and nothing is written.
 
 mod measure;
 #[path = "../tests/common/patience.rs"]

@@ -18,8 +18,8 @@ use tokio::time::interval;
 
 use crate::{CALLERS, Goals, key, measure::median, servers::Server};
 
-/// Environment variable with the units of a draw, the seconds and the server's URL. It turns a process of this benchmark
-/// into one that checks the busy key.
+/// Environment variable with the units of a draw, the seconds and the server's URL. It turns a process of this
+/// benchmark into one that checks the busy key.
 const CHECKER: &str = "FLEETING_RESERVATIONS_CHECKER";
 
 /// Number of these processes, and the checks per second of all of them with reservations.
@@ -163,7 +163,8 @@ async fn checks(server: &Server, rounds: usize) -> [f64; 2] {
     samples.map(median)
 }
 
-/// Returns the checks per second of all processes, and the scripts and microseconds of the server for a thousand checks.
+/// Returns the checks per second of all processes, and the scripts and microseconds of the server for a thousand
+/// checks.
 async fn busy_key(server: &Server, most: u32, seconds: u64) -> [f64; 3] {
     let exe = env::current_exe().expect("the path of this benchmark");
     let (scripts, micros) = work(server).await;

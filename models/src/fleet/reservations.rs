@@ -85,8 +85,8 @@ impl Reservations {
         Decision::Ask { ahead: key.calls, gives_back }
     }
 
-    /// Ends the draw of a key, which began at `began` and got `ahead` units. Returns the times at which the checks began
-    /// that it admits, and of those that have to ask the server.
+    /// Ends the draw of a key, which began at `began` and got `ahead` units. Returns the times at which the checks
+    /// began that it admits, and of those that have to ask the server.
     pub(super) fn drawn(
         &mut self,
         key: u32,
@@ -126,8 +126,8 @@ mod tests {
     use super::*;
     use crate::fleet::engine::{MS, SECOND};
 
-    /// Checks one key at regular intervals, with replies after a millisecond. Returns the checks that ask the server, of
-    /// those after the first `skipped`.
+    /// Checks one key at regular intervals, with replies after a millisecond. Returns the checks that ask the server,
+    /// of those after the first `skipped`.
     fn asks(interval: u64, checks: u64, skipped: u64) -> u64 {
         let reserve = Reserve { most: 1_000, time: SECOND };
         let (mut reservations, mut asks, mut draw) = (Reservations::default(), 0, None);

@@ -52,8 +52,8 @@ pub(in crate::fleet) fn million(input: &Input) -> Section {
          node: more nodes do not help. {near}\n\n\
          Reservations help limits: a process that checks a key more often than once in the time of a reservation, a tenth \
          of that of the limit, asks the server once or twice in that time. So the most frequent keys load no node more \
-         than others, and the more requests a process makes, the more of its keys are busy. The price are admissions at \
-         the edge: a tenth of the quota at most, and what lies reserved. Quotas are far above the load here, and a draw \
+         than others, and the more requests a process makes, the more of its keys are busy. The price is fewer admissions, by at \
+         most a tenth of the quota and what lies reserved. Quotas are far above the load here, and a draw \
          is assumed to cost as much as a check; a call that gives units back, too.\n\n",
         input.calibration.included(),
         table.text()
