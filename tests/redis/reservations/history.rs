@@ -238,7 +238,7 @@ async fn run_process(window: Window, arguments: &str) {
         let builder = strict(&client, "history").window(window).limit(limit).reserve(plan.reserve);
         let builder = if plan.is_denial_cached { builder } else { builder.deny_cache(0) };
         // One round with an unused key, then two rounds of another one, which is busy before the second.
-        let key = round / 3 * 2 + u64::from(round % 3 > 0);
+        let key = round / 3 * 2 + u64::from(!round.is_multiple_of(3));
         let member = Arc::new(Member {
             // The drop of the one before gives units back.
             limiter: builder.build().unwrap(),
