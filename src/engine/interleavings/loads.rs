@@ -17,7 +17,7 @@ use crate::engine::{
     block_on::block_on as block_on_thread,
     clock::{Deadline, Now, Tick},
     event::Cause,
-    store::{Flight, Lookup, Member, Preceding, Seen, Store},
+    store::{Flight, FlightMember, Lookup, Preceding, Seen, Store},
 };
 
 /// Loads key 1 through single flight; may be cancelled wherever it waits or loads. Returns its result.
@@ -30,7 +30,7 @@ fn get_or_load(parts: &Parts, value: u32, running: &AtomicU32) -> Option<u32> {
         let (flight, is_leader, preceding) =
             match parts.store.join_load(place, &1, || 1, false, &parts.start) {
                 ControlFlow::Break(value) => return Some(value),
-                ControlFlow::Continue(Member { flight, is_leader, preceding }) => {
+                ControlFlow::Continue(FlightMember { flight, is_leader, preceding }) => {
                     (flight, is_leader, if has_joined { Preceding::default() } else { preceding })
                 }
             };
@@ -165,7 +165,7 @@ fn write_takes_precedence_over_concurrent_refreshes() {
                 let place = parts.store.locate(&1);
                 let seen = Seen::Live { hard_deadline: seen };
                 let refresh = parts.store.lead_refresh(place, &1, || 1, seen, &parts.start);
-                let Some(Member { flight, .. }) = refresh else { return };
+                let Some(FlightMember { flight, .. }) = refresh else { return };
                 assert_eq!(running.fetch_add(1, SeqCst), 0, "two concurrent loads");
                 loads.fetch_add(1, SeqCst);
                 let value = origin.load(SeqCst);
@@ -206,7 +206,7 @@ fn deadline_set_during_a_load_takes_precedence() {
         let place = parts.store.locate(&1);
         let seen = Seen::Live { hard_deadline: parts.until(10) };
         let refresh = parts.store.lead_refresh(place, &1, || 1, seen, &parts.start);
-        let Member { flight, .. } = refresh.expect("no other load is running");
+        let FlightMember { flight, .. } = refresh.expect("no other load is running");
         let refresh = spawn(&parts, move |parts| {
             store_loaded(parts, &flight, 2, parts.until(20), parts.start);
             parts.store.leave_load(place, &flight);
@@ -242,7 +242,7 @@ fn removal_of_a_tag_takes_precedence_over_the_load_of_a_value_with_it() {
         let running = Arc::new(AtomicU32::new(0));
         let place = parts.store.locate(&1);
         let joined = parts.store.join_load(place, &1, || 1, false, &parts.start);
-        let ControlFlow::Continue(Member { flight, .. }) = joined else { panic!("no value") };
+        let ControlFlow::Continue(FlightMember { flight, .. }) = joined else { panic!("no value") };
         let began_at = parts.store.tagged_loads.begin();
         let load = spawn(&parts, move |parts| {
             let names = [Box::from("tag")];
