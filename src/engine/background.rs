@@ -18,9 +18,9 @@ use crate::engine::runtime_thread;
 /// Time for which the thread waits for another cache before it ends, and interval at which it looks for one.
 const LINGER: Duration = Duration::from_secs(5);
 
-static THREAD: Mutex<Option<RunningThreads>> = Mutex::new(None);
+static THREAD: Mutex<Option<RunningThread>> = Mutex::new(None);
 
-struct RunningThreads {
+struct RunningThread {
     runtime: Handle,
     users: usize,
     /// Number of users that there have been, by which the thread notices that none has come in the meantime.
@@ -53,18 +53,18 @@ impl Drop for BackgroundThread {
     }
 }
 
-fn running() -> MutexGuard<'static, Option<RunningThreads>> {
+fn running() -> MutexGuard<'static, Option<RunningThread>> {
     // A panic in `start` leaves it unchanged.
     THREAD.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn start() -> RunningThreads {
+fn start() -> RunningThread {
     let mut builder = Builder::new_current_thread();
     builder.enable_time();
     let runtime = runtime_thread::start("fleeting", builder, until_unused());
     let runtime =
         runtime.unwrap_or_else(|error| panic!("the background thread cannot be started: {error}"));
-    RunningThreads { runtime, users: 0, joined: 0 }
+    RunningThread { runtime, users: 0, joined: 0 }
 }
 
 /// Waits until there was no user and no task for some time. From then on, a new user starts a new thread.
