@@ -168,9 +168,9 @@ impl Requests {
         self.send(sim, process, request(purpose));
     }
 
-    /// Ends a draw: the checks that waited for it take units, or ask the server.
-    fn drawn(&mut self, sim: &mut Sim<Self>, process: usize, draw: &Request) {
-        if let Purpose::Draw { key, ahead } = draw.purpose
+    /// Ends a draw that got `ahead` units: the checks that waited for it take them, or ask the server.
+    fn drawn(&mut self, sim: &mut Sim<Self>, process: usize, draw: &Request, ahead: u32) {
+        if let Purpose::Draw { key, .. } = draw.purpose
             && let Some(reserve) = self.settings.reserve
         {
             let began = draw.attempts.began;
@@ -183,10 +183,17 @@ impl Requests {
         }
     }
 
+    /// Counts a request that is not sent again. A draw gets nothing then.
+    fn give_up(&mut self, sim: &mut Sim<Self>, process: usize, request: &Request) {
+        if !matches!(request.purpose, Purpose::GiveBack) {
+            self.outcome.failed += 1;
+        }
+        self.drawn(sim, process, request, 0);
+    }
+
     fn send(&mut self, sim: &mut Sim<Self>, process: usize, request: Request) {
         if !self.connection(process, request.server).admits(sim.now) {
-            self.outcome.failed += 1;
-            return;
+            return self.give_up(sim, process, &request);
         }
         let bucket = sim.now / (SECOND / 100);
         let count = if self.bucket.0 == bucket { self.bucket.1 + 1 } else { 1 };
@@ -211,10 +218,11 @@ impl Scenario for Requests {
 
     fn reply(&mut self, sim: &mut Sim<Self>, process: usize, request: Request) {
         self.connection(process, request.server).answered();
-        if matches!(request.purpose, Purpose::GiveBack) {
-            return;
+        match request.purpose {
+            Purpose::GiveBack => return,
+            Purpose::Draw { ahead, .. } => self.drawn(sim, process, &request, ahead),
+            Purpose::Answer => {}
         }
-        self.drawn(sim, process, &request);
         let time = sim.now - request.attempts.began;
         self.outcome.times.add(time);
         if let Some((_, end)) = self.settings.down
@@ -229,7 +237,7 @@ impl Scenario for Requests {
         self.connection(process, request.server).refused(now);
         match request.attempts.next_pause(now) {
             Some(pause) => sim.after(pause, Timer::Again(process, request)),
-            None => self.outcome.failed += 1,
+            None => self.give_up(sim, process, &request),
         }
     }
 

@@ -55,6 +55,19 @@ fn every_request_is_answered_or_fails() {
 }
 
 #[test]
+fn checks_that_wait_for_a_failed_draw_ask_or_fail() {
+    let down = Some((SECOND, 3 * SECOND));
+    let reserve = Some(Reserve { most: 100, time: SECOND / 10 });
+    let run = requests::run(
+        requests::Settings { reserve, keys: 10, ..requests(down) },
+        &Costs::measured(),
+    );
+    let ended = run.times.len() as u64 + run.failed;
+    assert!(run.failed > 0);
+    assert!(run.made.abs_diff(ended) < 20, "{} made, {ended} ended", run.made);
+}
+
+#[test]
 fn every_near_read_is_a_hit_a_request_or_joins_one() {
     let settings = near::Settings { changes: 50.0, ..near::Settings::new(10) };
     let run = near::run(settings, &Costs::measured());
