@@ -33,7 +33,7 @@ use self::{
     tags::TagSet,
 };
 use crate::engine::{
-    clock::Deadline,
+    clock::{Deadline, Now},
     event::departure::DepartureSignal,
     waiters::{DepartureWaiters, Waiters, flight::Flight},
 };
@@ -123,6 +123,22 @@ where
         self.entry_at_mut(bucket).set_deadline(deadline);
         self.guard.parts().1.side_tables.set_hard_deadline(bucket, hard);
         self.note_deadline(bucket, deadline);
+    }
+
+    /// Returns the deadline of the entry in `bucket` after a call that sets it to `deadline`. If the entry expires by
+    /// that, tags that are removed later do not change its cause.
+    #[inline]
+    pub(crate) fn note_expiry(
+        &self,
+        bucket: usize,
+        deadline: Deadline,
+        now: &impl Now,
+    ) -> Deadline {
+        let side_tables = &self.guard.state().side_tables;
+        match side_tables.has_extra() && now.is_expired(deadline) {
+            true => side_tables.note_expiry(bucket, deadline),
+            false => deadline,
+        }
     }
 
     /// Increments the write version of a key's flight. Every write calls this.

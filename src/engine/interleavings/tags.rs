@@ -75,6 +75,26 @@ fn write_sees_a_removed_tag_before_another_caller_acts_on_the_removal() {
     });
 }
 
+/// The removal of a tag reads its clock before it takes effect. A call that in between lets a value expire, and reports
+/// it, has the value depart as expired.
+#[test]
+fn value_expired_by_a_call_does_not_depart_as_removed() {
+    explore(|| {
+        let parts = Parts::new();
+        let mut events = parts.subscribe();
+        parts.set_tagged(1);
+        let expires = spawn(&parts, |parts| {
+            let now = parts.at(2);
+            parts.store.update(&1, &now, |_, _| ((), Some(now.into()))).is_some()
+        });
+        parts.remove_tag();
+        let is_expired = expires.join().unwrap();
+        assert_eq!(parts.get(3), None);
+        let cause = if is_expired { Cause::Expired } else { Cause::Removed };
+        assert_eq!(drain(&mut events), [(1, cause)]);
+    });
+}
+
 /// A value that replaces one which was written after the removal of its tag was itself written after it, and stays.
 #[test]
 fn tagged_write_after_the_removal_of_its_tag_stays() {

@@ -33,9 +33,13 @@ pub(crate) type TagSet = Arc<[Arc<Tag>]>;
 /// A tag, shared by the values that have it.
 pub(crate) struct Tag {
     name: Box<str>,
-    /// Tick at which the tag was removed; zero until then. Relaxed: [`TagRemovals`] orders it for other threads.
-    removed_at: AtomicU64,
+    /// [`REMOVED`] and the tick of the removal; until then, the latest tick at which a call let a value with the tag
+    /// expire. Relaxed: [`TagRemovals`] orders it for other threads.
+    state: AtomicU64,
 }
+
+/// The tag is removed. No tick has this bit: they count nanoseconds.
+const REMOVED: u64 = 1 << 63;
 
 /// The tags of the values of one shard, by bucket.
 #[derive(Default)]
@@ -108,7 +112,7 @@ impl TagNames {
         let tag = |name: Box<str>| match names.tags.get(&*name) {
             Some(Named(tag)) => tag.clone(),
             None => {
-                let tag = Arc::new(Tag { name, removed_at: AtomicU64::new(0) });
+                let tag = Arc::new(Tag { name, state: AtomicU64::new(0) });
                 names.tags.insert(Named(tag.clone()));
                 tag
             }
@@ -149,7 +153,7 @@ impl TagNames {
     ) -> bool {
         let mut names = self.lock();
         let Some(Named(tag)) = names.tags.take(name) else { return false };
-        tag.removed_at.store(at().nanoseconds(), Relaxed);
+        tag.remove(at());
         let may_be_used = Arc::strong_count(&tag) > 1;
         if may_be_used {
             // Before the unlock: another call that no longer finds the name returns at once, and its caller must not
@@ -198,7 +202,30 @@ impl Tag {
     }
 
     pub(crate) fn is_removed(&self) -> bool {
-        self.removed_at.load(Relaxed) != 0
+        self.removed_at().is_some()
+    }
+
+    /// Returns the deadline of a value that a call lets expire at `deadline`: no later than the removal of the tag, and
+    /// no removal that follows will be dated before it.
+    ///
+    /// The clock of the removal is read before the removal takes effect. Without this, a call in between would report
+    /// that it let the value expire, and the value would depart as removed by the tag.
+    pub(crate) fn note_expiry(&self, deadline: Deadline) -> Deadline {
+        let later = |state| (state < REMOVED).then_some(deadline.order().max(state));
+        match self.state.fetch_update(Relaxed, Relaxed, later) {
+            Ok(_) => deadline,
+            Err(state) => deadline.sooner(Tick::from_nanoseconds(state & !REMOVED).into()),
+        }
+    }
+
+    fn remove(&self, at: Tick) {
+        let removed = |expired_at| Some(REMOVED | at.nanoseconds().max(expired_at));
+        let _ = self.state.fetch_update(Relaxed, Relaxed, removed);
+    }
+
+    fn removed_at(&self) -> Option<u64> {
+        let state = self.state.load(Relaxed);
+        (state >= REMOVED).then_some(state & !REMOVED)
     }
 }
 
@@ -227,9 +254,6 @@ impl TagSets {
     /// expired: a tag that is removed later does not change the cause.
     pub(crate) fn is_removed(&self, bucket: usize, deadline: Deadline) -> bool {
         let Some(tags) = self.0.get(&bucket) else { return false };
-        tags.iter().any(|tag| {
-            let removed_at = tag.removed_at.load(Relaxed);
-            removed_at != 0 && removed_at < deadline.order()
-        })
+        tags.iter().filter_map(|tag| tag.removed_at()).any(|at| at < deadline.order())
     }
 }

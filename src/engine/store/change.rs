@@ -86,6 +86,7 @@ where
         locked.touch(bucket);
         // Without a new deadline the old one stays: in contrast to a read, an update does not extend an idle deadline.
         if let Some(deadline) = deadline {
+            let deadline = locked.note_expiry(bucket, deadline, now);
             locked.set_deadlines(bucket, self.deadline_after_write(deadline, now), deadline);
             if let Some(flight) = locked.flight(location.hash, key) {
                 flight.set_deadline(deadline);
