@@ -17,8 +17,8 @@
 #     msrv           the files of the published crate, with the oldest supported Rust (rustup installs it)
 #     deny           licenses and sources of all dependencies                        (installs cargo-deny, which takes minutes)
 #     semver         the public API compared with the last release                   (installs cargo-semver-checks)
-# `all` is every group except `semver`; `deny` and `msrv` only if cargo-deny and that Rust are installed. AddressSanitizer
-# runs with the fuzz targets, and not a second time with the unit tests, as in `sanitize`.
+# `all` is every group except `semver`, `sanitize` and `fuzz`; `deny` and `msrv` only if cargo-deny and that Rust are
+# installed. `.ci/run` and the nightly workflow run `sanitize` and `fuzz`, too.
 #
 # A longer run: PROPTEST_CASES=20000 SHUTTLE_ITERATIONS=100000 FLEETING_STRESS_SECONDS=60 FUZZ_SECONDS=600 \
 #     FLEETING_DIRQ_SECONDS=7200 FLEETING_HISTORY_SECONDS=300 FLEETING_MODEL_SIZE=large \
@@ -215,11 +215,6 @@ sanitize() {
     scripts/sanitize.sh
 }
 
-valgrind() {
-    step "memory errors and leaks, by valgrind"
-    scripts/sanitize.sh valgrind
-}
-
 fuzz() {
     step "fuzzing"
     scripts/fuzz.sh "${FUZZ_SECONDS:-5}"
@@ -282,7 +277,7 @@ all() {
     cargo test "${everything[@]}" --no-run
     finish tools
     # The tests mostly wait for servers, timers and processes. Meanwhile, the other groups compile.
-    local compiling=(interleavings each_feature valgrind)
+    local compiling=(interleavings each_feature)
     local oldest
     oldest=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
     if cargo "+$oldest" --version >/dev/null 2>&1; then
@@ -291,7 +286,6 @@ all() {
         skip "./test.sh msrv: Rust $oldest is not installed"
     fi
     start builds "${compiling[@]}"
-    start fuzzing fuzz
     step "tests"
     local targets=(--lib) file
     for file in tests/*.rs tests/*/main.rs; do
@@ -307,9 +301,9 @@ all() {
     cargo test "${everything[@]}" --doc
     cargo doc --locked -p fleeting --all-features --no-deps
     scripts/release.sh --check
-    finish fuzzing
     finish builds
     skip "./test.sh semver: needs the last release"
+    skip "./test.sh sanitize fuzz: not a part of it, because they take minutes"
 }
 
 groups=$(sed -n 's/^#     \([a-z]*\) .*/\1/p' "$0")
