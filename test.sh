@@ -156,7 +156,15 @@ on_valkey() {
     local valkey
     valkey=$(scripts/servers.sh)
     skip "tests of TLS on Valkey: this Valkey is built without TLS"
-    FLEETING_REDIS_SERVER=$valkey cargo test "${everything[@]}" --test redis -- --skip over_tls
+    skip "tests of the client alone and of dropped calls on Valkey: they are the same as on Redis"
+    local alike=(
+        # Only the client: no server answers, or it answers to plain commands.
+        behind_proxy hostile_server network runtimes
+        # Calls that are dropped, and processes that are killed: the server runs the same scripts without them.
+        cancellation claims_history events_history loads_history near_history reservations::history fleet
+    )
+    FLEETING_REDIS_SERVER=$valkey cargo test "${everything[@]}" --test redis -- --skip over_tls \
+        $(printf -- '--skip %s:: ' "${alike[@]}")
 }
 
 dirq() {
