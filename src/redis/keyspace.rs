@@ -142,7 +142,18 @@ impl Keyspace {
 
     /// Returns a key with its own hash tag, `prefix:limit1:name:{key}`.
     pub(super) fn tagged(&self, key: &[u8]) -> Vec<u8> {
-        [self.head.as_bytes(), self.name.as_bytes(), b":{", key, b"}"].concat()
+        let mut tagged = Vec::with_capacity(self.head.len() + self.name.len() + key.len() + 3);
+        self.open_tag(&mut tagged);
+        tagged.extend_from_slice(key);
+        tagged.push(b'}');
+        tagged
+    }
+
+    /// Appends the part of a [tagged](Keyspace::tagged) key before the key. The caller appends the key and a brace.
+    pub(super) fn open_tag(&self, out: &mut Vec<u8>) {
+        for part in [self.head.as_bytes(), self.name.as_bytes(), b":{"] {
+            out.extend_from_slice(part);
+        }
     }
 }
 
