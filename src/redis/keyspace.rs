@@ -92,6 +92,20 @@ impl Keyspace {
         shard(key, self.shards().end)
     }
 
+    /// Groups items by the shards of their keys, because the keys of a script must share a slot. Items of a shard keep
+    /// their order; shards without items are left out.
+    pub(super) fn by_shard<T>(
+        &self,
+        items: impl IntoIterator<Item = T>,
+        key: impl Fn(&T) -> &[u8],
+    ) -> impl Iterator<Item = (u16, Vec<T>)> {
+        let mut shards: Vec<_> = self.shards().map(|shard| (shard, Vec::new())).collect();
+        for item in items {
+            shards[usize::from(self.shard(key(&item)))].1.push(item);
+        }
+        shards.into_iter().filter(|(_, items)| !items.is_empty())
+    }
+
     /// Returns the index key of a shard, which is also the prefix of its records.
     pub(super) fn index(&self, shard: u16) -> &[u8] {
         &self.indexes[usize::from(shard)]
