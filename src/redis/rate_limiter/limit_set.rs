@@ -136,6 +136,19 @@ mod tests {
 
     use super::*;
 
+    #[test]
+    fn limits_are_current_until_others_replace_them() {
+        let of_builder = vec![Limit::per_hour(10)];
+        let current = CurrentLimits::new(of_builder.clone(), Window::Gcra);
+        let first = current.get();
+        current.replace(Some(of_builder), Window::Gcra);
+        let set = current.get();
+        assert!(!first.is_current() && set.is_current(), "also by equal ones");
+        assert!(!current.apply_poll(None, Window::Gcra, &first) && set.is_current());
+        assert!(current.apply_poll(None, Window::Gcra, &set) && !set.is_current());
+        assert!(current.get().is_current());
+    }
+
     /// The time between comparing and replacing is too short to be hit at each attempt, hence many.
     #[test]
     fn result_of_a_poll_does_not_replace_limits_that_were_set_since_it_began() {

@@ -437,3 +437,20 @@ pub(super) fn with_reserved(
     }
     remaining
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn subject_with_the_hash_of_another_asks_the_server() {
+        let (mut shard, now, lead) = (ReservationShard::default(), Instant::now(), CLEAN_INTERVAL);
+        assert!(shard.subject(7, b"ada", now, lead).is_some());
+        assert!(
+            shard.subject(7, b"bob", now, lead).is_none(),
+            "without an entry, it draws nothing"
+        );
+        assert!(shard.get_mut(7, b"bob").is_none(), "and takes nothing");
+        assert!(shard.get_mut(7, b"ada").is_some_and(|entry| *entry.subject == *b"ada"));
+    }
+}
