@@ -89,8 +89,14 @@ fn decode_message_pack<V: DeserializeOwned>(bytes: &[u8]) -> Result<V, DecodeSou
 /// without.
 pub(super) fn encode_key<K: Serialize + ?Sized>(key: &K) -> Result<Vec<u8>, Error> {
     let mut bytes = Vec::new();
-    write_key(key, |text| !reads_as_json(text), &mut bytes)?;
+    append_key(key, &mut bytes)?;
     Ok(bytes)
+}
+
+/// Appends the output of [`encode_key`].
+#[inline]
+pub(super) fn append_key<K: Serialize + ?Sized>(key: &K, out: &mut Vec<u8>) -> Result<(), Error> {
+    write_key(key, |text| !reads_as_json(text), out)
 }
 
 /// Calls `f` with the output of [`encode_key`], without an allocation for most keys.
@@ -99,6 +105,15 @@ pub(super) fn with_key<K: Serialize + ?Sized, R>(
     key: &K,
     f: impl FnOnce(&[u8]) -> R,
 ) -> Result<R, Error> {
+    with_buffer(|bytes| {
+        append_key(key, bytes)?;
+        Ok(f(bytes))
+    })
+}
+
+/// Calls `f` with an empty buffer, without an allocation for most keys.
+#[inline]
+pub(super) fn with_buffer<R>(f: impl FnOnce(&mut Vec<u8>) -> R) -> R {
     thread_local! {
         static BUFFER: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
     }
@@ -106,12 +121,11 @@ pub(super) fn with_key<K: Serialize + ?Sized, R>(
     // Taken, because `Serialize` and `f` may encode another key. It is gone while the thread ends.
     let mut bytes = BUFFER.try_with(Cell::take).unwrap_or_default();
     bytes.clear();
-    write_key(key, |text| !reads_as_json(text), &mut bytes)?;
-    let result = f(&bytes);
+    let result = f(&mut bytes);
     if bytes.capacity() <= KEPT_CAPACITY {
         let _ = BUFFER.try_with(|buffer| buffer.set(bytes));
     }
-    Ok(result)
+    result
 }
 
 /// Decodes the output of [`encode_key`]. `record` is the key on the server, for the error.

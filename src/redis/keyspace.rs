@@ -92,6 +92,20 @@ impl Keyspace {
         shard(key, self.shards().end)
     }
 
+    /// Groups items by the shards of their keys, because the keys of a script must share a slot. Items of a shard keep
+    /// their order; shards without items are left out.
+    pub(super) fn by_shard<T>(
+        &self,
+        items: impl IntoIterator<Item = T>,
+        key: impl Fn(&T) -> &[u8],
+    ) -> impl Iterator<Item = (u16, Vec<T>)> {
+        let mut shards: Vec<_> = self.shards().map(|shard| (shard, Vec::new())).collect();
+        for item in items {
+            shards[usize::from(self.shard(key(&item)))].1.push(item);
+        }
+        shards.into_iter().filter(|(_, items)| !items.is_empty())
+    }
+
     /// Returns the index key of a shard, which is also the prefix of its records.
     pub(super) fn index(&self, shard: u16) -> &[u8] {
         &self.indexes[usize::from(shard)]
@@ -142,7 +156,18 @@ impl Keyspace {
 
     /// Returns a key with its own hash tag, `prefix:limit1:name:{key}`.
     pub(super) fn tagged(&self, key: &[u8]) -> Vec<u8> {
-        [self.head.as_bytes(), self.name.as_bytes(), b":{", key, b"}"].concat()
+        let mut tagged = Vec::with_capacity(self.head.len() + self.name.len() + key.len() + 3);
+        self.open_tag(&mut tagged);
+        tagged.extend_from_slice(key);
+        tagged.push(b'}');
+        tagged
+    }
+
+    /// Appends the part of a [tagged](Keyspace::tagged) key before the key. The caller appends the key and a brace.
+    pub(super) fn open_tag(&self, out: &mut Vec<u8>) {
+        for part in [self.head.as_bytes(), self.name.as_bytes(), b":{"] {
+            out.extend_from_slice(part);
+        }
     }
 }
 

@@ -272,6 +272,9 @@ impl<K> RateLimiter<K> {
         K: Borrow<Q>,
         Q: Serialize + ?Sized,
     {
+        if let Some(permit) = self.state.admit_reserved(key, cost).await? {
+            return Ok(permit);
+        }
         let subject = self.state.subject(key)?;
         Ok(self.state.decide(subject, cost, None).await?.outcome?)
     }

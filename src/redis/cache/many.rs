@@ -7,11 +7,7 @@ use futures_util::future::try_join_all;
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::{
-    super::{
-        Error,
-        codec::encode_key,
-        keyspace::{Keyspace, try_few_at_once},
-    },
+    super::{Error, codec::encode_key, keyspace::try_few_at_once},
     Cache,
     commands::{Commands, MAX_KEYS_PER_READ, check_count, check_page},
 };
@@ -61,24 +57,25 @@ where
             if let Some(near) = &self.state.near {
                 return self.get_many_near(near, keys).await;
             }
+            let all_keys = keys.iter().enumerate();
             let reads =
-                by_shard(self.keyspace(), &keys, |key| key).into_iter().map(async |positions| {
-                    let mut values = Vec::with_capacity(positions.len());
+                self.keyspace().by_shard(all_keys, |(_, key)| key).map(async |(_, of_shard)| {
+                    let mut values = Vec::with_capacity(of_shard.len());
                     // A page ends early if its reply has the maximum size.
                     while let Some(rest) =
-                        positions.get(values.len()..).filter(|rest| !rest.is_empty())
+                        of_shard.get(values.len()..).filter(|rest| !rest.is_empty())
                     {
-                        let rest: Vec<_> = rest.iter().map(|&at| &keys[at]).collect();
+                        let rest: Vec<_> = rest.iter().map(|(_, key)| key).collect();
                         values.extend(read_page(self.commands(), &rest).await?);
                     }
-                    Ok::<_, Error>(positions.into_iter().zip(values))
+                    Ok::<_, Error>(of_shard.into_iter().zip(values))
                 });
             let mut all = Vec::new();
             all.resize_with(keys.len(), || None);
             for read in try_few_at_once(reads).await? {
-                for (at, value) in read {
+                for ((at, key), value) in read {
                     self.state.counters.read(&value);
-                    all[at] = self.decode(&keys[at], value)?;
+                    all[at] = self.decode(key, value)?;
                 }
             }
             Ok(all)
@@ -123,17 +120,15 @@ where
             let entries = entries?;
             let _discards_failures =
                 self.state.discard_failures(entries.iter().map(|(key, _)| &key[..]));
-            let writes = by_shard(self.keyspace(), &entries, |(key, _)| key).into_iter().map(
-                async |positions| {
-                    let of_shard: Vec<_> = positions.into_iter().map(|at| &entries[at]).collect();
+            let writes =
+                self.keyspace().by_shard(&entries, |(key, _)| key).map(async |(_, of_shard)| {
                     for batch in batches(&of_shard) {
                         let call = self.commands().set_many(batch, || self.expiry_of(ttl));
                         // Sent once: a retry could overwrite what others have written since.
                         call.send_once::<Value>(&self.client().for_batches()).await?;
                     }
                     Ok::<_, Error>(())
-                },
-            );
+                });
             try_few_at_once(writes).await.map(drop)
         }
     }
@@ -176,18 +171,16 @@ where
         async move {
             let keys = keys?;
             let _discards_failures = self.state.discard_failures(keys.iter().map(|key| &key[..]));
-            let removals =
-                by_shard(self.keyspace(), &keys, |key| key).into_iter().map(async |positions| {
-                    let mut removed = 0;
-                    for batch in positions.chunks(MAX_BATCH.1) {
-                        let keys: Vec<_> = batch.iter().map(|&at| &keys[at]).collect();
-                        let call = self.commands().remove_many(&keys);
-                        // Sent once: a retry would count fewer values.
-                        let count = call.send_once(&self.client().for_batches()).await?;
-                        removed += check_count(count, keys.len())?;
-                    }
-                    Ok::<_, Error>(removed)
-                });
+            let removals = self.keyspace().by_shard(&keys, |key| key).map(async |(_, keys)| {
+                let mut removed = 0;
+                for keys in keys.chunks(MAX_BATCH.1) {
+                    let call = self.commands().remove_many(keys);
+                    // Sent once: a retry would count fewer values.
+                    let count = call.send_once(&self.client().for_batches()).await?;
+                    removed += check_count(count, keys.len())?;
+                }
+                Ok::<_, Error>(removed)
+            });
             Ok(try_few_at_once(removals).await?.into_iter().sum())
         }
     }
@@ -214,16 +207,6 @@ pub(super) async fn read_page<K: AsRef<[u8]>>(
         }
     });
     try_join_all(reads).await
-}
-
-/// Groups the positions of the keys by shard, in their order; shards without a key are left out.
-fn by_shard<T>(keyspace: &Keyspace, all: &[T], key: impl Fn(&T) -> &Vec<u8>) -> Vec<Vec<usize>> {
-    let mut shards = vec![Vec::new(); keyspace.shards().len()];
-    for (at, one) in all.iter().enumerate() {
-        shards[usize::from(keyspace.shard(key(one)))].push(at);
-    }
-    shards.retain(|positions| !positions.is_empty());
-    shards
 }
 
 /// Splits the entries of a shard into batches of at most [`MAX_BATCH`], for one script each.

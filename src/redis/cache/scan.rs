@@ -16,7 +16,7 @@ use super::{
         Error,
         client::{Node, SlotPlace},
         error::unexpected_reply,
-        keyspace::{Keyspace, try_few_at_once},
+        keyspace::try_few_at_once,
     },
     Cache,
     commands::{Commands, check_count},
@@ -210,7 +210,7 @@ where
         }
         let mut scan = ScanCursor::new();
         while let Some(keys) = scan.next_page(self.commands()).await? {
-            let clears = by_shard(self.keyspace(), keys).into_iter().map(async |(shard, keys)| {
+            let clears = self.keyspace().by_shard(keys, |key| key).map(async |(shard, keys)| {
                 let call = self.commands().clear(shard, &keys);
                 call.send_once::<Value>(&self.client().for_batches()).await
             });
@@ -221,7 +221,7 @@ where
 
     /// Returns how many of the scanned keys are live: the tags of the others were removed.
     async fn count_live(&self, keys: Vec<Vec<u8>>) -> Result<usize, Error> {
-        let shards = by_shard(self.keyspace(), keys).into_iter();
+        let shards = self.keyspace().by_shard(keys, |key| key);
         let counts = shards.map(async |(_, keys)| self.count_live_in_shard(&keys).await);
         Ok(try_join_all(counts).await?.into_iter().sum())
     }
@@ -256,7 +256,7 @@ where
                     continue;
                 }
                 let Some(keys) = scan.next_page(cache.commands()).await? else { return Ok(None) };
-                page.unread = by_shard(cache.keyspace(), keys);
+                page.unread = cache.keyspace().by_shard(keys, |key| key).collect();
             }
         })
         .boxed()
@@ -360,14 +360,4 @@ impl ScanCursor {
         let is_moving = before.iter().chain(&self.places).any(|place| place.is_moving);
         self.stable_passes > u32::from(is_moving)
     }
-}
-
-/// Groups the keys by shard, because the keys of a script must share a slot.
-fn by_shard(keyspace: &Keyspace, keys: Vec<Vec<u8>>) -> Vec<(u16, Vec<Vec<u8>>)> {
-    let mut shards: Vec<_> = keyspace.shards().map(|shard| (shard, Vec::new())).collect();
-    for key in keys {
-        shards[usize::from(keyspace.shard(&key))].1.push(key);
-    }
-    shards.retain(|(_, keys)| !keys.is_empty());
-    shards
 }

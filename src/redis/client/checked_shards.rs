@@ -1,56 +1,57 @@
-//! State of the check of the number of shards: of each handle of a cache, and of a client.
+//! State of the check of the number of shards: of each cache of a client, or of each handle.
 
 use std::{
     collections::HashMap,
-    sync::{Mutex, PoisonError, atomic::AtomicBool},
+    sync::{Arc, Mutex, PoisonError, atomic::AtomicU8},
 };
 
 use crate::redis::keyspace::Keyspace;
 
-/// Maximum number of caches that a client remembers as checked. Beyond it, it forgets all, and checks them again.
-const MAX_CHECKED: usize = 1_024;
+/// Maximum number of caches whose state a client remembers. Beyond it, it forgets all, and new handles check again.
+const MAX_CACHES: usize = 1_024;
 
 /// Check that precedes the commands of a cache.
 pub(super) struct ShardCheck {
     pub(super) keyspace: Keyspace,
     /// True if the number of shards was given to the builder.
     pub(super) is_given: bool,
-    pub(super) is_checked: AtomicBool,
-    /// True if commands wait for the check.
-    pub(super) must_wait: AtomicBool,
-    /// True while a task reads the record.
-    pub(super) is_reading: AtomicBool,
+    /// One of the states below. It publishes no other data, so all accesses are `Relaxed`.
+    pub(super) state: Arc<AtomicU8>,
 }
 
-impl ShardCheck {
-    /// Creates the check of a cache that was checked before with the result `known`, if there is one.
-    pub(super) fn new(keyspace: Keyspace, is_given: bool, known: Option<bool>) -> Self {
-        Self {
-            keyspace,
-            is_given,
-            // Not for a given number: each handle then restores a record that was lost.
-            is_checked: (!is_given && known == Some(true)).into(),
-            must_wait: (is_given || known == Some(false)).into(),
-            is_reading: false.into(),
-        }
-    }
-}
+/// The record was not read. The next command starts a task that reads it.
+pub(super) const UNREAD: u8 = 0;
+/// A task reads the record. Commands do not wait for it.
+pub(super) const READING: u8 = 1;
+/// Each command waits for a check, until one succeeds.
+pub(super) const REQUIRED: u8 = 2;
+/// No command needs a check.
+pub(super) const PASSED: u8 = 3;
 
-/// Caches with the default number of shards whose record was read, by their names, and whether they have that number.
-/// So a program that creates a handle per request does not read it for each of them.
+/// States of the caches with the default number of shards, by their names: all handles of a cache share one. So a
+/// program that creates a handle per request does not read the record for each of them.
 #[derive(Default)]
-pub(super) struct CheckedCaches(Mutex<HashMap<String, bool>>);
+pub(super) struct CheckedCaches(Mutex<HashMap<String, Arc<AtomicU8>>>);
 
 impl CheckedCaches {
-    pub(super) fn get(&self, name: &str) -> Option<bool> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(name).copied()
+    /// Returns the check of a handle.
+    pub(super) fn check(&self, keyspace: Keyspace, is_given: bool) -> ShardCheck {
+        let state = match is_given {
+            // Not shared: each handle restores a record that was lost.
+            true => Arc::new(REQUIRED.into()),
+            false => self.shared_state(keyspace.name()),
+        };
+        ShardCheck { keyspace, is_given, state }
     }
 
-    pub(super) fn insert(&self, name: &str, has_default: bool) {
+    fn shared_state(&self, name: &str) -> Arc<AtomicU8> {
         let mut caches = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if caches.len() >= MAX_CHECKED {
+        if let Some(state) = caches.get(name) {
+            return state.clone();
+        }
+        if caches.len() >= MAX_CACHES {
             caches.clear();
         }
-        caches.insert(name.to_owned(), has_default);
+        caches.entry(name.to_owned()).or_insert_with(|| Arc::new(UNREAD.into())).clone()
     }
 }

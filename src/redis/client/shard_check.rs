@@ -11,13 +11,16 @@
 
 use std::sync::{
     Arc,
-    atomic::{AtomicBool, Ordering::Relaxed},
+    atomic::{AtomicU8, Ordering::Relaxed},
 };
 
 use ::redis::{Cmd, FromRedisValue, cmd};
 use tokio::time::Instant;
 
-use super::{Client, CommandBatch, Resend, checked_shards::ShardCheck};
+use super::{
+    Client, CommandBatch, Resend,
+    checked_shards::{PASSED, READING, REQUIRED, ShardCheck, UNREAD},
+};
 use crate::redis::{
     Error,
     error::unexpected_reply,
@@ -30,25 +33,25 @@ const SAMPLE: usize = 1_000;
 impl Client {
     /// Returns a client for the commands of the cache with these keys.
     pub(in crate::redis) fn with_shard_check(&self, keyspace: &Keyspace, is_given: bool) -> Self {
-        let known = self.inner.checked_caches.get(keyspace.name());
-        let check = ShardCheck::new(keyspace.clone(), is_given, known);
+        let check = self.inner.checked_caches.check(keyspace.clone(), is_given);
         Self { shard_check: Some(Arc::new(check)), ..self.clone() }
     }
 
     /// Checks the number of shards, if this client is that of a cache that has not been checked yet.
     pub(super) async fn check_shards(&self, deadline: Instant) -> Result<(), Error> {
         let Some(check) = &self.shard_check else { return Ok(()) };
-        // `Relaxed`, as all these flags: they publish no other data.
-        if check.is_checked.load(Relaxed) {
-            return Ok(());
-        }
-        if check.must_wait.load(Relaxed) {
+        match check.state.load(Relaxed) {
             // Boxed, so that the futures of all other commands stay small.
-            return Box::pin(check.run(self, deadline)).await;
-        }
-        if !check.is_reading.swap(true, Relaxed) {
-            let (check, client) = (check.clone(), self.clone());
-            tokio::spawn(async move { check.read_concurrently(&client).await });
+            REQUIRED => return Box::pin(check.run(self, deadline)).await,
+            UNREAD if change(&check.state, UNREAD, READING) => {
+                let (check, client) = (check.clone(), self.clone());
+                let reset = ResetOnDrop(check.state.clone());
+                tokio::spawn(async move {
+                    let _reset = reset;
+                    check.read_concurrently(&client).await;
+                });
+            }
+            _ => {}
         }
         Ok(())
     }
@@ -71,16 +74,12 @@ impl ShardCheck {
             let name = self.keyspace.name().to_owned();
             return Err(Error::ShardCount { name, recorded, configured });
         }
-        if !self.is_given {
-            client.inner.checked_caches.insert(self.keyspace.name(), true);
-        }
-        self.is_checked.store(true, Relaxed);
+        self.state.store(PASSED, Relaxed);
         Ok(())
     }
 
     /// Reads the record once. Errors are those of the commands of the cache too, which report them.
     async fn read_concurrently(&self, client: &Client) {
-        let _reset = ResetOnDrop(&self.is_reading);
         match self.run(client, client.deadline(None)).await {
             Ok(()) => {}
             Err(error @ Error::ShardCount { .. }) => {
@@ -90,13 +89,12 @@ impl ShardCheck {
                     error,
                     "the server has another number of shards of a cache, its calls fail"
                 );
-                client.inner.checked_caches.insert(self.keyspace.name(), false);
-                self.must_wait.store(true, Relaxed);
+                self.state.store(REQUIRED, Relaxed);
             }
             // The next command of the cache starts another attempt.
             Err(error) if error.is_temporary() => {}
             // Not readable, for example for a user without the permission: as in releases without a record.
-            Err(_) => self.is_checked.store(true, Relaxed),
+            Err(_) => self.state.store(PASSED, Relaxed),
         }
     }
 
@@ -144,11 +142,16 @@ async fn number_in_reply(
         .map_err(|_| unexpected_reply("the recorded number of shards is not a number"))
 }
 
-/// Resets a flag, also if the task is dropped with its runtime.
-struct ResetOnDrop<'a>(&'a AtomicBool);
+/// Ends a reading without a result, also if the task is dropped with its runtime.
+struct ResetOnDrop(Arc<AtomicU8>);
 
-impl Drop for ResetOnDrop<'_> {
+impl Drop for ResetOnDrop {
     fn drop(&mut self) {
-        self.0.store(false, Relaxed);
+        change(&self.0, READING, UNREAD);
     }
+}
+
+/// Changes the state if it is `old`, and returns whether it was.
+fn change(state: &AtomicU8, old: u8, new: u8) -> bool {
+    state.compare_exchange(old, new, Relaxed, Relaxed).is_ok()
 }

@@ -3,6 +3,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use serde::Serialize;
 use tokio::time::{Instant, timeout_at};
 
 use super::{
@@ -50,6 +51,22 @@ pub(super) struct Decision {
 }
 
 impl LimiterState {
+    /// Admits a call under the limiter's own limits from a reservation, without an allocation and without a copy of its
+    /// subject. Returns `None` if it is to be decided by [`decide`](Self::decide).
+    #[inline]
+    pub(super) async fn admit_reserved<Q: Serialize + ?Sized>(
+        self: &Arc<Self>,
+        key: &Q,
+        cost: u32,
+    ) -> Result<Option<Permit>, Error> {
+        let Some(reservations) = self.reservations.as_ref().filter(|_| cost > 0) else {
+            return Ok(None);
+        };
+        coop::proceed().await;
+        let taken = self.with_subject(key, |subject| reservations.take(subject, cost))?;
+        Ok(taken.map(|taken| self.admit_taken(taken, cost)))
+    }
+
     /// Charges `cost` under `limits_override` or else the limiter's own limits, or returns when to retry.
     pub(super) async fn decide(
         self: &Arc<Self>,
@@ -77,10 +94,13 @@ impl LimiterState {
         let limits = limits_override.unwrap_or(&current.limits);
         // Calls with limits of their own ask the server.
         let reservations = self.reservations.as_ref().filter(|_| limits_override.is_none());
-        let take_reserved = || reservations.and_then(|all| all.take(&subject, cost, &current));
-        if let Some(Taken { charges, remaining }) = take_reserved() {
-            let permit = self.admit(subject, cost, charges, &remaining, None);
-            return Ok(Decision { outcome: Ok(permit), remaining });
+        let take_reserved = || {
+            let taken = reservations?.take(&subject, cost)?;
+            let remaining = taken.remaining();
+            Some(Decision { outcome: Ok(self.admit_taken(taken, cost)), remaining })
+        };
+        if let Some(decision) = take_reserved() {
+            return Ok(decision);
         }
         let attempt = Attempt { subject: &subject, cost, limits, limits_override, is_waiter };
         let mut lookup = match self.decide_locally(&attempt) {
@@ -98,9 +118,8 @@ impl LimiterState {
                 let begin = Instant::now();
                 let _ = timeout_at(begin + self.timeout / 2, draw_in_flight.changed()).await;
                 timeout = timeout.saturating_sub(begin.elapsed());
-                if let Some(Taken { charges, remaining }) = take_reserved() {
-                    let permit = self.admit(subject, cost, charges, &remaining, None);
-                    return Ok(Decision { outcome: Ok(permit), remaining });
+                if let Some(decision) = take_reserved() {
+                    return Ok(decision);
                 }
                 lookup = match self.decide_locally(&attempt) {
                     Ok(decision) => return Ok(decision),
@@ -147,7 +166,15 @@ impl LimiterState {
         Ok(Decision { outcome, remaining })
     }
 
-    /// Admits a call that was charged on the server, now or ahead. `limit_args` if the limits are those of the call.
+    /// Admits a call by units that were charged ahead.
+    fn admit_taken(self: &Arc<Self>, taken: Taken, cost: u32) -> Permit {
+        self.counters.admitted.add(1);
+        let remaining = taken.least_remaining();
+        let charged = Charged::Ahead { limiter: Arc::clone(self), batch: taken.batch };
+        Permit { charged, remaining, cost }
+    }
+
+    /// Admits a call that was charged on the server. `limit_args` if the limits are those of the call.
     fn admit(
         self: &Arc<Self>,
         subject: Vec<u8>,

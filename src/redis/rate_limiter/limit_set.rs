@@ -2,7 +2,10 @@
 
 use std::{
     mem,
-    sync::{Arc, PoisonError, RwLock, RwLockWriteGuard},
+    sync::{
+        Arc, PoisonError, RwLock, RwLockWriteGuard,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     time::Duration,
 };
 
@@ -19,6 +22,8 @@ pub(super) struct LimitSet {
     pub(super) max_reserve_for: Duration,
     /// True if they replaced the limits of the builder.
     has_changed: bool,
+    /// True after others have become the current limits.
+    is_replaced: AtomicBool,
 }
 
 pub(super) struct CurrentLimits {
@@ -51,7 +56,7 @@ impl CurrentLimits {
     /// The set is another `Arc` in any case: the result of a poll that began before it is out of date.
     pub(super) fn replace(&self, stored: Option<Vec<Limit>>, window: Window) -> bool {
         let limit_set = Arc::new(self.limit_set_of(stored, window));
-        let old = mem::replace(&mut *self.current_mut(), limit_set.clone());
+        let old = make_current(&mut self.current_mut(), limit_set.clone());
         old.limits != limit_set.limits
     }
 
@@ -74,7 +79,7 @@ impl CurrentLimits {
         // Under one lock: otherwise limits that are set after the comparison would be lost.
         let mut current = self.current_mut();
         let is_current = Arc::ptr_eq(&current, before);
-        let old = is_current.then(|| mem::replace(&mut *current, limit_set.clone()));
+        let old = is_current.then(|| make_current(&mut current, limit_set));
         drop(current);
         old.is_some()
     }
@@ -103,8 +108,21 @@ impl LimitSet {
     fn new(limits: Vec<Limit>, window: Window, has_changed: bool) -> Self {
         let args = limits.iter().map(|limit| LimitArgs::new(limit, window)).collect();
         let max_reserve_for = max_reserve_for(&limits);
-        Self { limits: limits.into(), args, max_reserve_for, has_changed }
+        let is_replaced = false.into();
+        Self { limits: limits.into(), args, max_reserve_for, has_changed, is_replaced }
     }
+
+    /// Returns whether they are still the current limits, without the lock.
+    pub(super) fn is_current(&self) -> bool {
+        // `Relaxed`: a caller that has seen other limits, or the end of the call that set them, sees the flag as well.
+        !self.is_replaced.load(Relaxed)
+    }
+}
+
+/// Replaces the current limits, which the caller has locked, and returns the old ones.
+fn make_current(current: &mut Arc<LimitSet>, limit_set: Arc<LimitSet>) -> Arc<LimitSet> {
+    current.is_replaced.store(true, Relaxed);
+    mem::replace(current, limit_set)
 }
 
 /// Returns a tenth of the shortest time of a limit.
@@ -117,6 +135,19 @@ mod tests {
     use std::{sync::Barrier, thread};
 
     use super::*;
+
+    #[test]
+    fn limits_are_current_until_others_replace_them() {
+        let of_builder = vec![Limit::per_hour(10)];
+        let current = CurrentLimits::new(of_builder.clone(), Window::Gcra);
+        let first = current.get();
+        current.replace(Some(of_builder), Window::Gcra);
+        let set = current.get();
+        assert!(!first.is_current() && set.is_current(), "also by equal ones");
+        assert!(!current.apply_poll(None, Window::Gcra, &first) && set.is_current());
+        assert!(current.apply_poll(None, Window::Gcra, &set) && !set.is_current());
+        assert!(current.get().is_current());
+    }
 
     /// The time between comparing and replacing is too short to be hit at each attempt, hence many.
     #[test]

@@ -11,7 +11,7 @@ use super::{
     super::{
         Client, Error,
         client::{is_too_many_in_flight, is_unreachable},
-        codec::encode_key,
+        codec::{append_key, with_buffer},
         keyspace::Keyspace,
         script::Call,
     },
@@ -66,15 +66,31 @@ impl LimiterState {
     /// A long key is shortened with a hash that is the same in all processes: SHA-1, for which no second preimage is
     /// known. A shortened key is longer than any other, so no key can be chosen to collide with it.
     pub(super) fn subject<Q: Serialize + ?Sized>(&self, key: &Q) -> Result<Vec<u8>, Error> {
-        let mut key = encode_key(key)?;
-        if key.len() > MAX_KEY_BYTES {
-            // The client library's SHA-1. The result is part of stored keys and must not change.
-            let hash = Script::new(&String::from_utf8_lossy(&key)).get_hash().to_owned();
-            key.truncate(MAX_KEY_BYTES);
-            key.push(b'#');
-            key.extend_from_slice(hash.as_bytes());
-        }
-        Ok(self.keyspace.tagged(&key))
+        self.with_subject(key, <[u8]>::to_vec)
+    }
+
+    /// Calls `f` with the output of [`subject`](Self::subject), without an allocation for most keys.
+    #[inline]
+    pub(super) fn with_subject<Q: Serialize + ?Sized, R>(
+        &self,
+        key: &Q,
+        f: impl FnOnce(&[u8]) -> R,
+    ) -> Result<R, Error> {
+        with_buffer(|subject| {
+            self.keyspace.open_tag(subject);
+            let begin = subject.len();
+            append_key(key, subject)?;
+            if subject.len() - begin > MAX_KEY_BYTES {
+                // The client library's SHA-1. The result is part of stored keys and must not change.
+                let text = String::from_utf8_lossy(&subject[begin..]);
+                let hash = Script::new(&text).get_hash().to_owned();
+                subject.truncate(begin + MAX_KEY_BYTES);
+                subject.push(b'#');
+                subject.extend_from_slice(hash.as_bytes());
+            }
+            subject.push(b'}');
+            Ok(f(subject))
+        })
     }
 
     pub(super) async fn peek(

@@ -6,6 +6,7 @@ use super::{
     super::{Error, error::hide},
     limiter_state::LimiterState,
     protocol::{Charges, LimitArgs},
+    reservations::Batch,
 };
 use crate::rate_limit::{self, PerLimit};
 
@@ -43,6 +44,8 @@ pub(super) enum Charged {
         /// Limits of the call; `None` for the limiter's own, as they are when the permit is settled.
         limit_args: Option<PerLimit<LimitArgs>>,
     },
+    /// On the server, together with other units of the batch, under the limiter's own limits.
+    Ahead { limiter: Arc<LimiterState>, batch: Arc<Batch> },
 }
 
 impl Permit {
@@ -96,8 +99,8 @@ impl Permit {
     /// # }
     /// ```
     pub async fn refund(self) -> Result<(), Error> {
-        match self.charged {
-            Charged::Uncounted => Ok(()),
+        match self.charged.with_own_charges(self.cost) {
+            Charged::Uncounted | Charged::Ahead { .. } => Ok(()),
             Charged::Local(permit) => {
                 permit.refund().await;
                 Ok(())
@@ -141,7 +144,7 @@ impl Permit {
     /// ```
     pub async fn settle(self, actual: u32) -> Result<(), Error> {
         let cost = self.cost;
-        match self.charged {
+        match self.charged.with_own_charges(cost) {
             Charged::Local(permit) => permit.settle(actual).await,
             Charged::OnServer { limiter, subject, limit_args, .. } if actual > cost => {
                 limiter.add_debt(&subject, actual - cost, limit_args.as_deref()).await?;
@@ -150,20 +153,29 @@ impl Permit {
                 let beyond = charges.beyond(actual, limiter.window);
                 limiter.refund(&subject, &beyond).await?;
             }
-            Charged::Uncounted | Charged::OnServer { .. } => {}
+            Charged::Uncounted | Charged::OnServer { .. } | Charged::Ahead { .. } => {}
         }
         Ok(())
     }
 }
 
+impl Charged {
+    /// Separates the charges of a call of `cost` units from those of its batch.
+    fn with_own_charges(self, cost: u32) -> Self {
+        let Self::Ahead { limiter, batch } = self else { return self };
+        let charges = batch.part(cost, limiter.window);
+        Self::OnServer { limiter, subject: batch.subject.to_vec(), charges, limit_args: None }
+    }
+}
+
 impl fmt::Debug for Charged {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Uncounted => f.write_str("Uncounted"),
-            Self::Local(permit) => permit.fmt(f),
-            Self::OnServer { subject, .. } => {
-                f.debug_tuple("OnServer").field(&hide(&String::from_utf8_lossy(subject))).finish()
-            }
-        }
+        let subject = match self {
+            Self::Uncounted => return f.write_str("Uncounted"),
+            Self::Local(permit) => return permit.fmt(f),
+            Self::OnServer { subject, .. } => subject,
+            Self::Ahead { batch, .. } => &*batch.subject,
+        };
+        f.debug_tuple("OnServer").field(&hide(&String::from_utf8_lossy(subject))).finish()
     }
 }

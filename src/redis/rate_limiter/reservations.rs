@@ -54,11 +54,13 @@ pub(super) struct Reservations {
 
 #[derive(Default)]
 struct ReservationShard {
-    subjects: HashMap<Vec<u8>, Subject, DefaultHasher>,
+    /// By the hash of the subject, which is computed once per check. A second subject with the same hash asks the server.
+    subjects: HashMap<u64, Subject, DefaultHasher>,
     cleaned_at: Option<Instant>,
 }
 
 struct Subject {
+    subject: Box<[u8]>,
     /// Time of the last check that asked the server.
     asked_at: Instant,
     /// Number of checks that asked the server, each of them soon after the one before.
@@ -74,6 +76,12 @@ struct Subject {
 
 struct Drawn {
     left: u32,
+    batch: Arc<Batch>,
+}
+
+/// Units that were drawn together. Their permits share it, so that a check copies nothing of it.
+pub(super) struct Batch {
+    pub(super) subject: Box<[u8]>,
     ahead: u32,
     /// Charges of the units and of the call that drew them.
     charges: Charges,
@@ -86,15 +94,14 @@ struct Drawn {
 
 /// Units that a check has taken from a reservation.
 pub(super) struct Taken {
-    pub(super) charges: Charges,
-    /// Remaining quota of each limit, with the units that are still reserved.
-    pub(super) remaining: PerLimit<Remaining>,
+    pub(super) batch: Arc<Batch>,
+    /// Units that are still reserved.
+    left: u32,
 }
 
 /// Units to be given back.
 pub(super) struct Unused {
-    pub(super) subject: Vec<u8>,
-    pub(super) charges: Charges,
+    pub(super) batch: Arc<Batch>,
     pub(super) units: u32,
 }
 
@@ -141,19 +148,18 @@ impl Reservations {
         self.reserve_for.map_or(most, |time| time.min(most))
     }
 
-    /// Takes `cost` units from a reservation under `limits`, if there is one with that many.
-    pub(super) fn take(&self, subject: &[u8], cost: u32, limits: &Arc<LimitSet>) -> Option<Taken> {
+    /// Takes `cost` units from a reservation, if there is one with that many.
+    pub(super) fn take(&self, subject: &[u8], cost: u32) -> Option<Taken> {
+        // Not the coarse clock: it may be late, and would admit a unit whose call has left its window on the server.
         let now = Instant::now();
-        let mut shard = self.shard(subject);
-        let drawn = shard.subjects.get_mut(subject)?.drawn.as_mut()?;
-        if drawn.left < cost || !drawn.is_valid(limits, now) {
+        let hash = self.hasher.hash_one(subject);
+        let mut shard = self.shard(hash);
+        let drawn = shard.get_mut(hash, subject)?.drawn.as_mut()?;
+        if drawn.left < cost || !drawn.is_valid(now) {
             return None;
         }
         drawn.left -= cost;
-        let charges = drawn.charges.part(cost, drawn.all, self.window);
-        let (remaining, left) = (drawn.remaining.clone(), drawn.left);
-        drop(shard);
-        Some(Taken { charges, remaining: with_reserved(remaining, left) })
+        Some(Taken { batch: drawn.batch.clone(), left: drawn.left })
     }
 
     /// Decides how a check asks the server for which no units are reserved.
@@ -166,15 +172,14 @@ impl Reservations {
         let (now, lead) = (Instant::now(), self.lead(limits));
         let mut unused = None;
         let check = {
-            let mut shard = self.shard(subject);
-            match shard.subject(subject, now, lead) {
+            let hash = self.hasher.hash_one(subject);
+            let mut shard = self.shard(hash);
+            match shard.subject(hash, subject, now, lead) {
                 None => ServerCheck::Ask,
                 Some(entry) => entry.server_check(self, cost, limits, now, lead, &mut unused),
             }
         };
-        if let Some(drawn) = unused {
-            self.give_back(drawn.unused(subject, self.window));
-        }
+        self.give_back(unused.and_then(Drawn::unused));
         check
     }
 
@@ -196,9 +201,12 @@ impl Reservations {
         // A thousandth less, as the clocks of two machines do not run equally fast.
         let until = draw.drawn_at + (draw.lead - draw.lead / 1_000);
         let (remaining, limits) = (remaining.clone(), draw.limits.clone());
-        let drawn = Drawn { left: ahead, ahead, charges, all, until, remaining, limits };
-        let mut unused = Some(drawn).filter(|drawn| drawn.ahead > 0);
-        if let Some(entry) = self.shard(subject).subjects.get_mut(subject)
+        let subject = subject.into();
+        let batch = Batch { subject, ahead, charges, all, until, remaining, limits };
+        let batch = Arc::new(batch);
+        let mut unused = (ahead > 0).then(|| Drawn { left: ahead, batch: batch.clone() });
+        let hash = self.hasher.hash_one(&*batch.subject);
+        if let Some(entry) = self.shard(hash).get_mut(hash, &batch.subject)
             && entry.version == draw.version
         {
             if ahead < draw.ahead {
@@ -209,9 +217,7 @@ impl Reservations {
                 unused = mem::replace(&mut entry.drawn, unused);
             }
         }
-        if let Some(drawn) = unused {
-            self.give_back(drawn.unused(subject, self.window));
-        }
+        self.give_back(unused.and_then(Drawn::unused));
         self.wake.notify_one();
         own
     }
@@ -219,12 +225,13 @@ impl Reservations {
     /// Ends the reservation of a subject that is being reset, and returns its units.
     pub(super) fn forget(&self, subject: &[u8]) -> Option<Unused> {
         let drawn = {
-            let mut shard = self.shard(subject);
-            let entry = shard.subjects.get_mut(subject)?;
+            let hash = self.hasher.hash_one(subject);
+            let mut shard = self.shard(hash);
+            let entry = shard.get_mut(hash, subject)?;
             entry.version += 1;
             entry.drawn.take()
         };
-        drawn?.unused(subject, self.window)
+        drawn?.unused()
     }
 
     /// Has the task of the limiter give units back.
@@ -235,22 +242,21 @@ impl Reservations {
         }
     }
 
-    /// Ends the reservations that are no longer valid under `limits`, and returns their units, and whether there are
-    /// others.
-    pub(super) fn take_lapsed(&self, limits: &Arc<LimitSet>, now: Instant) -> (Vec<Unused>, bool) {
+    /// Ends the reservations that are no longer valid, and returns their units, and whether there are others.
+    pub(super) fn take_lapsed(&self, now: Instant) -> (Vec<Unused>, bool) {
         let mut unused =
             mem::take(&mut *self.unused.lock().unwrap_or_else(PoisonError::into_inner));
         let mut has_others = false;
         for shard in &self.shards {
             let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
-            for (subject, entry) in &mut shard.subjects {
+            for entry in shard.subjects.values_mut() {
                 if let Some(drawn) =
-                    entry.drawn.take_if(|drawn| drawn.left == 0 || !drawn.is_valid(limits, now))
+                    entry.drawn.take_if(|drawn| drawn.left == 0 || !drawn.is_valid(now))
                 {
                     if drawn.left > 0 {
                         entry.calls /= 2;
                     }
-                    unused.extend(drawn.unused(subject, self.window));
+                    unused.extend(drawn.unused());
                 }
                 has_others |= entry.drawn.is_some();
             }
@@ -263,23 +269,32 @@ impl Reservations {
         let mut unused = mem::take(self.unused.get_mut().unwrap_or_else(PoisonError::into_inner));
         for shard in &mut self.shards {
             let shard = shard.get_mut().unwrap_or_else(PoisonError::into_inner);
-            for (subject, entry) in shard.subjects.drain() {
-                unused.extend(entry.drawn.and_then(|drawn| drawn.unused(&subject, self.window)));
-            }
+            let drawn = shard.subjects.drain().filter_map(|(_, entry)| entry.drawn);
+            unused.extend(drawn.filter_map(Drawn::unused));
         }
         unused
     }
 
-    fn shard(&self, subject: &[u8]) -> MutexGuard<'_, ReservationShard> {
-        let shard = self.hasher.hash_one(subject) as usize % SHARDS;
-        self.shards[shard].lock().unwrap_or_else(PoisonError::into_inner)
+    /// Locks the shard of the subjects with this hash.
+    fn shard(&self, hash: u64) -> MutexGuard<'_, ReservationShard> {
+        self.shards[hash as usize % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl ReservationShard {
+    fn get_mut(&mut self, hash: u64, subject: &[u8]) -> Option<&mut Subject> {
+        self.subjects.get_mut(&hash).filter(|entry| *entry.subject == *subject)
+    }
+
     /// Returns the entry of a subject, or `None` if it has none and the shard is full of busy ones.
-    fn subject(&mut self, subject: &[u8], now: Instant, lead: Duration) -> Option<&mut Subject> {
-        if !self.subjects.contains_key(subject) {
+    fn subject(
+        &mut self,
+        hash: u64,
+        subject: &[u8],
+        now: Instant,
+        lead: Duration,
+    ) -> Option<&mut Subject> {
+        if !self.subjects.contains_key(&hash) {
             if self.subjects.len() >= MAX_SUBJECTS {
                 let interval = lead.max(CLEAN_INTERVAL);
                 if self.cleaned_at.is_some_and(|at| now < at + interval) {
@@ -291,11 +306,18 @@ impl ReservationShard {
                     return None;
                 }
             }
-            let entry =
-                Subject { asked_at: now, checks: 0, calls: 0, drawn: None, draw: None, version: 0 };
-            self.subjects.insert(subject.to_vec(), entry);
+            let entry = Subject {
+                subject: subject.into(),
+                asked_at: now,
+                checks: 0,
+                calls: 0,
+                drawn: None,
+                draw: None,
+                version: 0,
+            };
+            self.subjects.insert(hash, entry);
         }
-        self.subjects.get_mut(subject)
+        self.get_mut(hash, subject)
     }
 }
 
@@ -314,8 +336,8 @@ impl Subject {
         }
         let used_up = match &self.drawn {
             None => false,
-            Some(drawn) if drawn.is_valid(limits, now) => {
-                if drawn.left > drawn.ahead / 2 {
+            Some(drawn) if drawn.is_valid(now) => {
+                if drawn.left > drawn.batch.ahead / 2 {
                     // A call that costs more than others: their units stay reserved.
                     return ServerCheck::Ask;
                 }
@@ -371,17 +393,33 @@ impl Subject {
 }
 
 impl Drawn {
-    fn is_valid(&self, limits: &Arc<LimitSet>, now: Instant) -> bool {
-        now < self.until && Arc::ptr_eq(&self.limits, limits)
+    fn is_valid(&self, now: Instant) -> bool {
+        now < self.batch.until && self.batch.limits.is_current()
     }
 
     /// Returns the units that no check has used.
-    fn unused(self, subject: &[u8], window: Window) -> Option<Unused> {
-        let units = self.left;
-        (units > 0).then(|| {
-            let charges = self.charges.part(units, self.all, window);
-            Unused { subject: subject.to_vec(), charges, units }
-        })
+    fn unused(self) -> Option<Unused> {
+        (self.left > 0).then_some(Unused { batch: self.batch, units: self.left })
+    }
+}
+
+impl Batch {
+    /// Returns the part of the charges that is due to `units` of the batch.
+    pub(super) fn part(&self, units: u32, window: Window) -> Charges {
+        self.charges.part(units, self.all, window)
+    }
+}
+
+impl Taken {
+    /// Returns the remaining quota of each limit, with the units that are still reserved.
+    pub(super) fn remaining(&self) -> PerLimit<Remaining> {
+        with_reserved(self.batch.remaining.clone(), self.left)
+    }
+
+    /// Returns the minimum of [`remaining`](Self::remaining).
+    pub(super) fn least_remaining(&self) -> u32 {
+        let least = self.batch.remaining.iter().map(|quota| quota.remaining).min();
+        least.unwrap_or(u32::MAX).saturating_add(self.left)
     }
 }
 
@@ -398,4 +436,21 @@ pub(super) fn with_reserved(
         quota.remaining = quota.remaining.saturating_add(reserved);
     }
     remaining
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn subject_with_the_hash_of_another_asks_the_server() {
+        let (mut shard, now, lead) = (ReservationShard::default(), Instant::now(), CLEAN_INTERVAL);
+        assert!(shard.subject(7, b"ada", now, lead).is_some());
+        assert!(
+            shard.subject(7, b"bob", now, lead).is_none(),
+            "without an entry, it draws nothing"
+        );
+        assert!(shard.get_mut(7, b"bob").is_none(), "and takes nothing");
+        assert!(shard.get_mut(7, b"ada").is_some_and(|entry| *entry.subject == *b"ada"));
+    }
 }

@@ -76,9 +76,8 @@ impl LimiterState {
                 sleep(interval).await;
                 let Some(limiter) = state.upgrade() else { return };
                 let Some(reservations) = &limiter.reservations else { return };
-                let current = limiter.current_limits.get();
                 let unused;
-                (unused, has_others) = reservations.take_lapsed(&current, Instant::now());
+                (unused, has_others) = reservations.take_lapsed(Instant::now());
                 let (client, window) = (limiter.client.clone(), limiter.window);
                 let timeout = limiter.timeout;
                 // The task must not keep the limiter alive during the calls.
@@ -103,8 +102,8 @@ impl LimiterState {
         if is_returned {
             self.counters.returned.add(unused.units.into());
             // As after a refund: calls may pass sooner than they were told.
-            self.forget_denials(&unused.subject);
-            self.wake_waiters(&unused.subject);
+            self.forget_denials(&unused.batch.subject);
+            self.wake_waiters(&unused.batch.subject);
         } else {
             self.counters.lapsed.add(unused.units.into());
         }
@@ -138,7 +137,9 @@ async fn give_back(
     unused: &[Unused],
 ) -> Vec<bool> {
     let calls = unused.iter().map(async |unused| {
-        let call = protocol::refund(window, &unused.subject, &unused.charges).within(timeout);
+        let Unused { batch, units } = unused;
+        let charges = batch.part(*units, window);
+        let call = protocol::refund(window, &batch.subject, &charges).within(timeout);
         // Sent once: a copy would give back the units of other calls. Failures of the server are logged by checks.
         matches!(call.send_once::<u64>(client).await, Ok(1))
     });
