@@ -6,7 +6,7 @@ use super::{
     super::{Error, error::hide},
     limiter_state::LimiterState,
     protocol::{Charges, LimitArgs},
-    reservations::Batch,
+    reservations::DrawnBatch,
 };
 use crate::rate_limit::{self, PerLimit};
 
@@ -45,7 +45,7 @@ pub(super) enum Charged {
         limit_args: Option<PerLimit<LimitArgs>>,
     },
     /// On the server, together with other units of the batch, under the limiter's own limits.
-    Ahead { limiter: Arc<LimiterState>, batch: Arc<Batch> },
+    Ahead { limiter: Arc<LimiterState>, batch: Arc<DrawnBatch> },
 }
 
 impl Permit {

@@ -54,7 +54,7 @@ pub(super) struct Reservations {
 
 #[derive(Default)]
 struct ReservationShard {
-    /// By the hash of the subject, which is computed once per check. A second subject with the same hash asks the server.
+    /// By the hash of the subject, which is computed once per check. A second subject with its hash asks the server.
     subjects: HashMap<u64, Subject, DefaultHasher>,
     cleaned_at: Option<Instant>,
 }
@@ -76,11 +76,11 @@ struct Subject {
 
 struct Drawn {
     left: u32,
-    batch: Arc<Batch>,
+    batch: Arc<DrawnBatch>,
 }
 
 /// Units that were drawn together. Their permits share it, so that a check copies nothing of it.
-pub(super) struct Batch {
+pub(super) struct DrawnBatch {
     pub(super) subject: Box<[u8]>,
     ahead: u32,
     /// Charges of the units and of the call that drew them.
@@ -94,14 +94,14 @@ pub(super) struct Batch {
 
 /// Units that a check has taken from a reservation.
 pub(super) struct Taken {
-    pub(super) batch: Arc<Batch>,
+    pub(super) batch: Arc<DrawnBatch>,
     /// Units that are still reserved.
     left: u32,
 }
 
 /// Units to be given back.
 pub(super) struct Unused {
-    pub(super) batch: Arc<Batch>,
+    pub(super) batch: Arc<DrawnBatch>,
     pub(super) units: u32,
 }
 
@@ -202,7 +202,7 @@ impl Reservations {
         let until = draw.drawn_at + (draw.lead - draw.lead / 1_000);
         let (remaining, limits) = (remaining.clone(), draw.limits.clone());
         let subject = subject.into();
-        let batch = Batch { subject, ahead, charges, all, until, remaining, limits };
+        let batch = DrawnBatch { subject, ahead, charges, all, until, remaining, limits };
         let batch = Arc::new(batch);
         let mut unused = (ahead > 0).then(|| Drawn { left: ahead, batch: batch.clone() });
         let hash = self.hasher.hash_one(&*batch.subject);
@@ -403,7 +403,7 @@ impl Drawn {
     }
 }
 
-impl Batch {
+impl DrawnBatch {
     /// Returns the part of the charges that is due to `units` of the batch.
     pub(super) fn part(&self, units: u32, window: Window) -> Charges {
         self.charges.part(units, self.all, window)
