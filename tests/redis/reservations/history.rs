@@ -350,6 +350,8 @@ impl Fleet {
 
     /// Returns the history of each key, and the units reserved by each process.
     fn records(&self) -> (BTreeMap<String, KeyHistory>, [u64; PROCESSES]) {
+        // The files are read one after the other. A later call may follow a reset in a file that was read before.
+        let until = now();
         let (mut keys, mut reserved) = (BTreeMap::<String, KeyHistory>::new(), [0; PROCESSES]);
         for file in fs::read_dir(self.folder.path()).unwrap().flatten() {
             let process = file.file_name().into_string().unwrap();
@@ -366,6 +368,7 @@ impl Fleet {
                 }
                 let key = keys.entry(words[1].to_owned()).or_default();
                 match words[0] {
+                    "call" if number(3) > until => {}
                     "call" => key.calls.push(Call {
                         begin: number(2),
                         end: number(3),
