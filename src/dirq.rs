@@ -215,6 +215,7 @@ mod spin_handoff;
 mod system_watch;
 mod table;
 mod threads;
+mod ticket_queue;
 mod wakeups;
 mod walk;
 mod watch;

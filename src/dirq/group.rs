@@ -10,17 +10,19 @@
 mod tests;
 
 use std::{
-    collections::VecDeque,
-    fmt, io, mem,
+    io, mem,
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     thread,
     time::{Duration, Instant},
 };
 
 use tokio::sync::oneshot::{self, Sender};
 
-use super::{Error, Name, blocking::Work, bound::CapacityPermit, protocol::Protocol, root::Root};
+use super::{
+    Error, Name, blocking::Work, bound::CapacityPermit, protocol::Protocol, root::Root,
+    ticket_queue::TicketQueue,
+};
 
 /// Maximum number of adds in a group.
 const MAX_GROUP: usize = 64;
@@ -37,16 +39,14 @@ pub(super) trait AddInGroups: Protocol {
 }
 
 /// Adds that wait for their group.
-pub(super) struct Group<I>(Mutex<State<I>>);
+pub(super) type Group<I> = TicketQueue<WaitingAdd<I>, GroupState>;
 
-struct State<I> {
-    waiting: VecDeque<WaitingAdd<I>>,
-    tickets: u64,
+#[derive(Default)]
+pub(super) struct GroupState {
     has_leader: bool,
 }
 
-struct WaitingAdd<I> {
-    ticket: u64,
+pub(super) struct WaitingAdd<I> {
     item: I,
     permit: Option<CapacityPermit>,
     sender: Sender<Result<Name, Error>>,
@@ -70,9 +70,13 @@ pub(super) async fn add<Q: AddInGroups>(
 ) -> Result<Name, Error> {
     let (sender, receiver) = oneshot::channel();
     let group = queue.group();
-    let (ticket, must_lead) = group.enter(item, permit, sender);
+    let (ticket, must_lead) = {
+        let mut locked = group.lock();
+        let ticket = locked.push(WaitingAdd { item, permit, sender });
+        (ticket, !mem::replace(&mut locked.state.has_leader, true))
+    };
     // Before the await: if this future is dropped there, an add whose group has not begun is withdrawn.
-    let _queued_add = QueuedAdd { group, ticket };
+    let _place = group.place(ticket);
     if must_lead {
         GroupLeader { queue: queue.clone(), has_resigned: false }.spawn();
     }
@@ -80,45 +84,6 @@ pub(super) async fn add<Q: AddInGroups>(
         let reason = io::Error::other("the thread for synced adds did not start, or ended early");
         Err(Error::io("add to", queue.root().path(), reason))
     })
-}
-
-impl<I> Group<I> {
-    /// Queues an add. Returns its ticket, and whether the caller must start a leader.
-    fn enter(
-        &self,
-        item: I,
-        permit: Option<CapacityPermit>,
-        sender: Sender<Result<Name, Error>>,
-    ) -> (u64, bool) {
-        let mut state = self.state();
-        state.tickets += 1;
-        let ticket = state.tickets;
-        state.waiting.push_back(WaitingAdd { ticket, item, permit, sender });
-        (ticket, !mem::replace(&mut state.has_leader, true))
-    }
-
-    fn state(&self) -> MutexGuard<'_, State<I>> {
-        // The state is consistent at every point where a thread can panic.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// A queued add, which is removed from the queue on drop unless its group has begun.
-struct QueuedAdd<'a, I> {
-    group: &'a Group<I>,
-    ticket: u64,
-}
-
-impl<I> Drop for QueuedAdd<'_, I> {
-    fn drop(&mut self) {
-        let mut state = self.group.state();
-        // Tickets are assigned under the lock that guards the queue, so the queue is sorted by them.
-        let found = state.waiting.binary_search_by_key(&self.ticket, |waiting| waiting.ticket);
-        let removed = found.ok().and_then(|index| state.waiting.remove(index));
-        drop(state);
-        // Dropped after the lock is released: this drops the item and its permit.
-        drop(removed);
-    }
 }
 
 /// The leadership of a queue. Dropping it before it has resigned fails all queued adds.
@@ -147,7 +112,7 @@ impl<Q: AddInGroups> GroupLeader<Q> {
             drop(permits);
             let now = Instant::now();
             // Counted before the results are sent: a caller that then adds again must not be counted twice.
-            let others = self.queue.group().state().waiting.len();
+            let others = self.queue.group().lock().len();
             for (sender, added) in senders.into_iter().zip(added) {
                 // A caller's waker may panic, and a caller may be gone.
                 let _ = catch_unwind(AssertUnwindSafe(|| sender.send(added).is_ok()));
@@ -159,19 +124,19 @@ impl<Q: AddInGroups> GroupLeader<Q> {
 
     /// Returns the next group in order of arrival. If there is none, resigns the leadership.
     fn next_group(&mut self) -> Option<Vec<WaitingAdd<Q::Item>>> {
-        let mut state = self.queue.group().state();
-        let count = state.waiting.len().min(MAX_GROUP);
-        self.has_resigned = count == 0;
-        // Under the same lock as the count: an add that is queued after this starts a leader of its own.
-        state.has_leader = count > 0;
-        (count > 0).then(|| state.waiting.drain(..count).collect())
+        let mut locked = self.queue.group().lock();
+        let group = locked.take(MAX_GROUP);
+        self.has_resigned = group.is_empty();
+        // Under the same lock: an add that is queued after this starts a leader of its own.
+        locked.state.has_leader = !group.is_empty();
+        (!group.is_empty()).then_some(group)
     }
 
     /// Waits briefly for callers that have just received their results: one sync of a full group takes less time than
     /// two of half a group.
     fn await_callers(&self, count: usize, at_most: Duration) {
         let until = Instant::now() + at_most.min(Duration::from_micros(100));
-        while self.queue.group().state().waiting.len() < count && Instant::now() < until {
+        while self.queue.group().lock().len() < count && Instant::now() < until {
             thread::yield_now();
         }
     }
@@ -180,24 +145,12 @@ impl<Q: AddInGroups> GroupLeader<Q> {
 impl<Q: AddInGroups> Drop for GroupLeader<Q> {
     fn drop(&mut self) {
         if !self.has_resigned {
-            let mut state = self.queue.group().state();
-            state.has_leader = false;
+            let mut locked = self.queue.group().lock();
+            locked.state.has_leader = false;
             // Callers see the end of their channels.
-            let removed = mem::take(&mut state.waiting);
-            drop(state);
+            let removed = locked.take(usize::MAX);
+            drop(locked);
             drop(removed);
         }
-    }
-}
-
-impl<I> Default for Group<I> {
-    fn default() -> Self {
-        Self(Mutex::new(State { waiting: VecDeque::new(), tickets: 0, has_leader: false }))
-    }
-}
-
-impl<I> fmt::Debug for Group<I> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Group").finish_non_exhaustive()
     }
 }

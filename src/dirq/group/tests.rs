@@ -40,7 +40,7 @@ fn queued_add(queue: &QueueSimple, body: &str) -> AddFuture {
 
 /// Returns a leader that does not execute adds until it is spawned.
 fn with_leader(queue: &QueueSimple) -> GroupLeader<impl AddInGroups> {
-    queue.protocol.group().state().has_leader = true;
+    queue.protocol.group().lock().state.has_leader = true;
     GroupLeader { queue: queue.protocol.clone(), has_resigned: false }
 }
 
@@ -80,7 +80,7 @@ fn cancelled_queued_add_adds_nothing_and_blocks_no_other_add() {
         assert_eq!(read(&queue, second.await.unwrap()).await, "second");
     });
     assert_eq!(count(&queue), 1);
-    assert!(queue.protocol.group().state().waiting.is_empty());
+    assert_eq!(queue.protocol.group().lock().len(), 0);
 }
 
 #[test]
@@ -190,8 +190,7 @@ fn concurrent_adds_are_each_executed_once() {
     }
     // Adds that were cancelled after their group had begun are in the queue too.
     assert!((480..=720).contains(&count(&queue)), "{}", count(&queue));
-    let state = queue.protocol.group().state();
-    assert!(state.waiting.is_empty());
+    assert_eq!(queue.protocol.group().lock().len(), 0);
 }
 
 /// A permit counts until its element is in the queue, or the add is dropped, wherever that happens.
@@ -218,7 +217,7 @@ fn bound_holds_and_leaks_no_permits_when_adds_are_dropped_at_any_poll() {
                 is_full = adds.iter().any(|add| matches!(add, Err(Error::Full { .. })));
             }
             // Dropped adds may still be executed, and have permits.
-            while queue.protocol.group().state().has_leader {
+            while queue.protocol.group().lock().state.has_leader {
                 tokio::task::yield_now().await;
             }
             let count = queue.count().await.unwrap();
