@@ -171,7 +171,6 @@ mod blocking;
 mod bound;
 mod builder;
 mod cursor;
-mod dead_directories;
 mod dead_letters;
 mod delivery;
 #[cfg(feature = "metrics")]

@@ -22,14 +22,13 @@ pub(super) use self::{options::Options, sync::Unpublished};
 use super::{
     Error, Name, Purge,
     bound::QueueBound,
-    dead_directories::DeadDirectories,
     dir_cache::DirCache,
     file_name::{FileName, directory_of, element_of},
     fs::{Dir, FileType, Medium, Mode, OpenFor, file_id, make_dir, stat},
     name_generator::NameGenerator,
     retry_budget::RetryBudget,
     shared::SharedQueue,
-    snapshot::RecordCache,
+    snapshot::Cached,
     spin_handoff::SpinHandoff,
 };
 use crate::engine::retries::Retries;
@@ -60,8 +59,8 @@ pub struct Root {
     pub(super) shared: Arc<SharedQueue>,
     /// `None` if the directory may be on a network: the cache relies on change times, which are reported late there.
     cache: Option<DirCache>,
-    pub(super) record_cache: RecordCache,
-    pub(super) dead_directories: DeadDirectories,
+    /// The latest snapshot of the records.
+    pub(super) record_cache: Mutex<Cached>,
     /// True if the latest delivery could not be recorded.
     is_unrecorded: AtomicBool,
     synced: Mutex<SyncedDirs>,

@@ -124,7 +124,7 @@ impl Drop for DeferredRun {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // The values are consistent at every point where a thread can panic.
+/// Locks a mutex of this module, whose values are consistent at every point where a thread can panic.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

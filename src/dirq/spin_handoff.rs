@@ -20,7 +20,7 @@ use std::{
     mem,
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard,
         atomic::{
             AtomicBool,
             Ordering::{Acquire, Release},
@@ -36,7 +36,10 @@ use tokio::{
 };
 
 use self::backoff::SpinBackoff;
-use super::threads::{ThreadPermit, Threads};
+use super::{
+    shared::lock,
+    threads::{ThreadPermit, Threads},
+};
 
 /// Time for which a caller spins for its result: about the duration of most calls, and about the cost of waking a
 /// thread. Also the maximum gap between calls in quick succession.
@@ -294,8 +297,7 @@ impl SpinHandoff {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // The state is consistent at every point where a thread can panic.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 

@@ -3,8 +3,10 @@
 use std::{
     collections::VecDeque,
     fmt,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Mutex, MutexGuard},
 };
+
+use super::shared::lock;
 
 /// Waiting items in order of arrival, and the state `S` that decides how long they wait.
 pub(super) struct TicketQueue<T, S>(Mutex<Locked<T, S>>);
@@ -19,8 +21,7 @@ pub(super) struct Locked<T, S> {
 
 impl<T, S> TicketQueue<T, S> {
     pub(super) fn lock(&self) -> MutexGuard<'_, Locked<T, S>> {
-        // The content is consistent at every point where a thread can panic.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     /// Returns the place of the item with this ticket.

@@ -4,7 +4,7 @@
 //! grants an allowance: a fraction of the free capacity that may be added before the next count. It is only a fraction
 //! because other processes add and remove too.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use crate::dirq::{
     Error,
@@ -12,12 +12,14 @@ use crate::dirq::{
     fs::{FileType, may_exist},
     retry_budget::RetryBudget,
     root::{Opener, Root},
+    shared::lock,
 };
 
 /// The directory for new elements of a queue.
 #[derive(Debug)]
 pub(super) struct Rotation {
     max_elements: u64,
+    /// `None` or a complete count, after a panic at any point: both are valid.
     current: Mutex<Option<Current>>,
 }
 
@@ -42,7 +44,7 @@ impl Rotation {
     /// Returns the directory for one more element. Creates it if needed.
     pub(super) fn directory(&self, root: &Root, opener: &Opener<'_>) -> Result<u32, Error> {
         // Held during the count: all waiters need its result.
-        let mut current = self.current();
+        let mut current = lock(&self.current);
         // Taken out, so that nothing outdated remains if the count below fails.
         let known =
             current.take().filter(|known| known.allowance > 0 && !known.has_next(root, opener));
@@ -58,7 +60,7 @@ impl Rotation {
 
     /// Forgets the directory after a purge removed it, so that the next call lists the queue.
     pub(super) fn reset(&self) {
-        *self.current() = None;
+        *lock(&self.current) = None;
     }
 
     /// Returns whether one more element can be added without counting. Never blocks.
@@ -97,11 +99,6 @@ impl Rotation {
             allowance: (self.max_elements / Self::ALLOWANCE_DIVISOR).max(1),
             generation: None,
         })
-    }
-
-    fn current(&self) -> MutexGuard<'_, Option<Current>> {
-        // `None` or a complete count, after a panic at any point: both are valid.
-        self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -4,7 +4,7 @@
 use std::{
     iter,
     sync::{
-        Mutex, MutexGuard, PoisonError,
+        Mutex,
         atomic::{AtomicUsize, Ordering::Relaxed},
     },
     thread,
@@ -16,6 +16,7 @@ use super::{Root, SyncedDirs};
 use crate::dirq::{
     Error, Name,
     fs::{Dir, OpenFor},
+    shared::lock,
 };
 
 /// A written entry that is not an element yet. Dropping it removes the entry.
@@ -147,7 +148,7 @@ impl Root {
             SyncedDirs { root: Some(made(&root)?), directory: Some((directory, made(dir)?)) };
         // Not locked during the syncs: concurrent adds may sync a directory twice, but do not wait for each other.
         let (is_root_synced, same) = {
-            let synced = self.synced();
+            let synced = lock(&self.synced);
             (synced.root == path_dirs.root, *synced == path_dirs)
         };
         if !same {
@@ -157,12 +158,8 @@ impl Root {
             sync_ancestors(&root).map_err(Error::on("sync the parents of", || &self.path))?;
         }
         // After both syncs: if one fails, the next add repeats them.
-        *self.synced() = path_dirs;
+        *lock(&self.synced) = path_dirs;
         Ok(())
-    }
-
-    fn synced(&self) -> MutexGuard<'_, SyncedDirs> {
-        self.synced.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -173,7 +170,7 @@ fn sync_each<W: Unpublished>(written: &mut [Result<W, Error>]) {
     #[cfg(test)]
     let others = if crate::dirq::fs::faults::has_plan() { 0 } else { others };
     let left = Mutex::new(written.iter_mut());
-    let next = || left.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let next = || lock(&left).next();
     let sync = || {
         while let Some(written) = next() {
             if let Err(error) = written.as_mut().map_or(Ok(()), W::sync) {
