@@ -165,8 +165,9 @@
 
 // From top to bottom: `queue` has the public methods of both kinds. `simple` and `normal` have the public methods and
 // the implementation of one kind, split by operation: `add`, `lock`, `purge`. Both implement `protocol` on top of
-// `root`, the queue's directory. All system calls go through `fs`; `blocking` chooses the thread on which they run, and
-// `group` batches synced adds.
+// `root`, the queue's directory, and the steps of `add`, which has their order. All system calls go through `fs`;
+// `blocking` chooses the thread on which they run, and `group` batches synced adds.
+mod add;
 mod blocking;
 mod bound;
 mod builder;

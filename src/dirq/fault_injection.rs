@@ -21,6 +21,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use bytes::Bytes;
 use futures_util::FutureExt;
 use rustix::io::Errno;
 use tempfile::TempDir;
@@ -28,8 +29,8 @@ use tokio::task::unconstrained;
 
 use super::{
     DirQueue, Element, Error, Name, Purge, Queue, QueueSimple,
+    add::Add,
     fs::faults::{Fault, has_plan, with_plan},
-    group::AddInGroups,
     protocol::Protocol,
 };
 
@@ -138,15 +139,15 @@ impl Process {
     fn add_each(&self, bodies: &[&str]) -> Vec<Result<Name, Error>> {
         let add = || match self {
             Self::Simple(queue) => {
-                let bodies = bodies.iter().map(|body| body.as_bytes().to_vec());
-                queue.protocol.add_each(bodies.collect())
+                let bodies = bodies.iter().map(|&body| Bytes::from(body.to_owned()));
+                queue.protocol.add_each(&bodies.collect::<Vec<_>>())
             }
             Self::Normal(queue) => {
                 let schema = queue.schema().expect("the queue has a schema");
                 let files = bodies.iter().map(|body| {
                     schema.encode(element(body)).expect("the element matches the schema")
                 });
-                queue.protocol.add_each(files.collect())
+                queue.protocol.add_each(&files.collect::<Vec<_>>())
             }
         };
         with_any_plan(add)

@@ -20,34 +20,23 @@ use std::{
 use tokio::sync::oneshot::{self, Sender};
 
 use super::{
-    Error, Name, blocking::Work, bound::CapacityPermit, protocol::Protocol, root::Root,
+    Error, Name, add::Add, blocking::Work, bound::CapacityPermit, root::Root,
     ticket_queue::TicketQueue,
 };
 
 /// Maximum number of adds in a group.
 const MAX_GROUP: usize = 64;
 
-/// A queue that executes synced adds in groups.
-pub(super) trait AddInGroups: Protocol {
-    /// The content of an element.
-    type Item: Send + 'static;
-
-    fn group(&self) -> &Group<Self::Item>;
-
-    /// Adds each of the items, and returns one result per item.
-    fn add_each(&self, items: Vec<Self::Item>) -> Vec<Result<Name, Error>>;
-}
-
 /// Adds that wait for their group.
-pub(super) type Group<I> = TicketQueue<WaitingAdd<I>, GroupState>;
+pub(super) type Group<C> = TicketQueue<WaitingAdd<C>, GroupState>;
 
 #[derive(Default)]
 pub(super) struct GroupState {
     has_leader: bool,
 }
 
-pub(super) struct WaitingAdd<I> {
-    item: I,
+pub(super) struct WaitingAdd<C> {
+    content: C,
     permit: Option<CapacityPermit>,
     sender: Sender<Result<Name, Error>>,
 }
@@ -62,17 +51,17 @@ pub(super) fn accepts(root: &Root, len: usize) -> bool {
     root.sync && !root.in_memory() && len <= Work::SHORT_DATA
 }
 
-/// Adds `item`, together with concurrent adds to the queue.
-pub(super) async fn add<Q: AddInGroups>(
+/// Adds an element, together with concurrent adds to the queue.
+pub(super) async fn add<Q: Add>(
     queue: &Arc<Q>,
-    item: Q::Item,
+    content: Q::Content,
     permit: Option<CapacityPermit>,
 ) -> Result<Name, Error> {
     let (sender, receiver) = oneshot::channel();
     let group = queue.group();
     let (ticket, must_lead) = {
         let mut locked = group.lock();
-        let ticket = locked.push(WaitingAdd { item, permit, sender });
+        let ticket = locked.push(WaitingAdd { content, permit, sender });
         (ticket, !mem::replace(&mut locked.state.has_leader, true))
     };
     // Before the await: if this future is dropped there, an add whose group has not begun is withdrawn.
@@ -87,12 +76,12 @@ pub(super) async fn add<Q: AddInGroups>(
 }
 
 /// The leadership of a queue. Dropping it before it has resigned fails all queued adds.
-struct GroupLeader<Q: AddInGroups> {
+struct GroupLeader<Q: Add> {
     queue: Arc<Q>,
     has_resigned: bool,
 }
 
-impl<Q: AddInGroups> GroupLeader<Q> {
+impl<Q: Add> GroupLeader<Q> {
     fn spawn(self) {
         // If no thread can be created, the closure is dropped, and the leadership with it.
         let _ = thread::Builder::new().name("fleeting-dirq".into()).spawn(|| self.run());
@@ -101,13 +90,13 @@ impl<Q: AddInGroups> GroupLeader<Q> {
     fn run(mut self) {
         while let Some(group) = self.next_group() {
             let (count, begun) = (group.len(), Instant::now());
-            let (mut items, mut senders, mut permits) = (Vec::new(), Vec::new(), Vec::new());
+            let (mut contents, mut senders, mut permits) = (Vec::new(), Vec::new(), Vec::new());
             for waiting in group {
-                items.push(waiting.item);
+                contents.push(waiting.content);
                 senders.push(waiting.sender);
                 permits.push(waiting.permit);
             }
-            let added = self.queue.add_each(items);
+            let added = self.queue.add_each(&contents);
             // Before the results are sent: a caller that has its result must find the element counted once.
             drop(permits);
             let now = Instant::now();
@@ -123,7 +112,7 @@ impl<Q: AddInGroups> GroupLeader<Q> {
     }
 
     /// Returns the next group in order of arrival. If there is none, resigns the leadership.
-    fn next_group(&mut self) -> Option<Vec<WaitingAdd<Q::Item>>> {
+    fn next_group(&mut self) -> Option<Vec<WaitingAdd<Q::Content>>> {
         let mut locked = self.queue.group().lock();
         let group = locked.take(MAX_GROUP);
         self.has_resigned = group.is_empty();
@@ -142,7 +131,7 @@ impl<Q: AddInGroups> GroupLeader<Q> {
     }
 }
 
-impl<Q: AddInGroups> Drop for GroupLeader<Q> {
+impl<Q: Add> Drop for GroupLeader<Q> {
     fn drop(&mut self) {
         if !self.has_resigned {
             let mut locked = self.queue.group().lock();

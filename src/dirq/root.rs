@@ -18,7 +18,10 @@ use std::{
 
 use rustix::io::Errno;
 
-pub(super) use self::{options::Options, sync::Unpublished};
+pub(super) use self::{
+    options::Options,
+    sync::{OpenFiles, Unpublished, sync_each},
+};
 use super::{
     Error, Name, Purge,
     bound::QueueBound,

@@ -2,6 +2,7 @@
 
 use std::{future::Future, pin::Pin, sync::mpsc};
 
+use bytes::Bytes;
 use futures_util::{FutureExt, future::join_all};
 use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};
@@ -27,7 +28,7 @@ fn open() -> (QueueSimple, TempDir) {
 
 /// Returns a future that adds in a group, regardless of the queue's storage.
 fn add_to(queue: &QueueSimple, body: &str) -> AddFuture {
-    let (queue, body) = (queue.protocol.clone(), body.as_bytes().to_vec());
+    let (queue, body) = (queue.protocol.clone(), Bytes::from(body.to_owned()));
     Box::pin(async move { add(&queue, body, None).await })
 }
 
@@ -39,7 +40,7 @@ fn queued_add(queue: &QueueSimple, body: &str) -> AddFuture {
 }
 
 /// Returns a leader that does not execute adds until it is spawned.
-fn with_leader(queue: &QueueSimple) -> GroupLeader<impl AddInGroups> {
+fn with_leader(queue: &QueueSimple) -> GroupLeader<impl Add> {
     queue.protocol.group().lock().state.has_leader = true;
     GroupLeader { queue: queue.protocol.clone(), has_resigned: false }
 }
@@ -106,7 +107,7 @@ fn failed_directory_sync_is_reported_to_each_caller_with_its_name() {
         "sync a directory" => Fault::Fail(rustix::io::Errno::IO),
         _ => Fault::None,
     };
-    let added = with_plan(fault, || queue.protocol.add_each(vec![b"a".to_vec(), b"b".to_vec()]));
+    let added = with_plan(fault, || queue.protocol.add_each(&["a", "b"].map(Bytes::from)));
     let bodies = added.into_iter().map(|added| match added {
         Err(Error::Partial { names, source }) => {
             assert!(source.to_string().contains("sync"), "{source}");

@@ -30,7 +30,7 @@ pub struct Normal {
 }
 
 /// The files of an element, by field name.
-pub(super) type Files = Vec<(String, Bytes)>;
+pub(in crate::dirq) type Files = Vec<(String, Bytes)>;
 
 pub(super) const TEMPORARY: &str = "temporary";
 pub(super) const OBSOLETE: &str = "obsolete";
