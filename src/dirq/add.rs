@@ -9,7 +9,7 @@ use super::{
     bound::CapacityPermit,
     group::{self, Group},
     protocol::Protocol,
-    root::{OpenFiles, Root, Unpublished, sync_each},
+    root::{OpenFiles, Root, Unpublished},
 };
 
 /// The steps of an add, which each kind of queue implements. All of them may block on a disk, except `group`, `encoder`,
@@ -114,7 +114,7 @@ fn write_each<'a, P: Add + ?Sized>(
             contents.next();
         }
         if queue.root().sync {
-            sync_each(&mut written);
+            queue.root().sync_each(&mut written);
         }
         Some(written).filter(|written| !written.is_empty())
     };

@@ -43,12 +43,7 @@ pub(super) struct WaitingAdd<C> {
 
 /// Returns whether an add of `len` bytes waits for a disk and is short, so that it is executed in a group.
 pub(super) fn accepts(root: &Root, len: usize) -> bool {
-    // Plans of injected faults are thread-local.
-    #[cfg(test)]
-    if super::fs::faults::has_plan() {
-        return false;
-    }
-    root.sync && !root.in_memory() && len <= Work::SHORT_DATA
+    root.sync && !root.in_place && !root.in_memory() && len <= Work::SHORT_DATA
 }
 
 /// Adds an element, together with concurrent adds to the queue.

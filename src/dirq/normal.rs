@@ -16,8 +16,7 @@ use self::{
     rotation::Rotation,
 };
 use super::{
-    DirQueue, DirQueueBuilder, Element, Error, Name, Schema, blocking::run_blocking, group::Group,
-    root::Options,
+    DirQueue, DirQueueBuilder, Element, Error, Name, Schema, blocking, group::Group, root::Options,
 };
 
 /// A queue of messages with fields, such as a body and a header, that programs in any language may share.
@@ -268,8 +267,7 @@ impl DirQueueBuilder<NormalSettings> {
             let reason = "must be at least 1, got 0".to_owned();
             return Err(Error::InvalidOption { option: "max_elements", reason });
         }
-        let path = options.path.clone();
-        let root = run_blocking("open", &path, || options.open(&[TEMPORARY, OBSOLETE])).await?;
+        let root = blocking::open(options, &[TEMPORARY, OBSOLETE]).await?;
         let rotation = Rotation::new(max_elements);
         Ok(DirQueue::new(Normal { root, schema, rotation, sync_group: Group::default() }))
     }

@@ -20,7 +20,7 @@ use rustix::io::Errno;
 
 pub(super) use self::{
     options::Options,
-    sync::{OpenFiles, Unpublished, sync_each},
+    sync::{OpenFiles, Unpublished},
 };
 use super::{
     Error, Name, Purge,
@@ -44,6 +44,8 @@ pub struct Root {
     path: PathBuf,
     pub(super) umask: Option<Mode>,
     pub(super) sync: bool,
+    /// True if all work runs on the calling thread, even if it waits for a disk. Tests inject faults there.
+    pub(super) in_place: bool,
     /// Maximum size of an element's content in bytes.
     pub(super) max_size: u64,
     /// `None` if deliveries are not counted.

@@ -18,7 +18,7 @@ use bytes::Bytes;
 use self::{add::PartsFile, layout::Simple};
 use super::{
     DirQueue, DirQueueBuilder, Error, Name,
-    blocking::{Work, run, run_blocking},
+    blocking::{self, Work, run},
     group::Group,
     retry_budget::RetryBudget,
     root::Options,
@@ -352,8 +352,7 @@ impl DirQueueBuilder<SimpleSettings> {
                 format!("must be a whole number of seconds below 2^32, got {granularity:?}");
             return Err(Error::InvalidOption { option: "granularity", reason });
         };
-        let path = options.path.clone();
-        let root = run_blocking("open", &path, || options.open(&[])).await?;
+        let root = blocking::open(options, &[]).await?;
         Ok(DirQueue::new(Simple { root, granularity, sync_group: Group::default() }))
     }
 }

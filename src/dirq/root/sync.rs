@@ -31,6 +31,30 @@ impl Root {
     /// Number of threads that sync files concurrently, because a disk can sync several files at once.
     const SYNC_THREADS: usize = 4;
 
+    /// Syncs the written entries on several threads, and replaces an entry by the error if its sync fails.
+    pub(in crate::dirq) fn sync_each<W: Unpublished>(&self, written: &mut [Result<W, Error>]) {
+        let threads = if self.in_place { 1 } else { Self::SYNC_THREADS };
+        let others = written.len().min(threads).saturating_sub(1);
+        let left = Mutex::new(written.iter_mut());
+        let next = || lock(&left).next();
+        let sync = || {
+            while let Some(written) = next() {
+                if let Err(error) = written.as_mut().map_or(Ok(()), W::sync) {
+                    *written = Err(error);
+                }
+            }
+        };
+        // One thread would gain nothing, because the sync of each file also flushes the disk. With four, 64 callers add 2.5
+        // times as many elements (docs/architecture.md).
+        thread::scope(|scope| {
+            for _ in 0..others {
+                // If no thread can be created, the others sync everything.
+                let _ = thread::Builder::new().spawn_scoped(scope, sync);
+            }
+            sync();
+        });
+    }
+
     /// Finishes an add. The element is already in the queue, so an error carries its name.
     pub(in crate::dirq) fn finish_add(&self, name: Name) -> Result<Name, Error> {
         self.finish(&[name]).map_err(|error| error.after_adding(vec![name]))?;
@@ -112,32 +136,6 @@ impl Root {
         *lock(&self.synced) = path_dirs;
         Ok(())
     }
-}
-
-/// Syncs the written entries on several threads, and replaces an entry by the error if its sync fails.
-pub(in crate::dirq) fn sync_each<W: Unpublished>(written: &mut [Result<W, Error>]) {
-    let others = written.len().min(Root::SYNC_THREADS).saturating_sub(1);
-    // Plans of injected faults are thread-local.
-    #[cfg(test)]
-    let others = if crate::dirq::fs::faults::has_plan() { 0 } else { others };
-    let left = Mutex::new(written.iter_mut());
-    let next = || lock(&left).next();
-    let sync = || {
-        while let Some(written) = next() {
-            if let Err(error) = written.as_mut().map_or(Ok(()), W::sync) {
-                *written = Err(error);
-            }
-        }
-    };
-    // One thread would gain nothing, because the sync of each file also flushes the disk. With four, 64 callers add 2.5
-    // times as many elements (docs/architecture.md).
-    thread::scope(|scope| {
-        for _ in 0..others {
-            // If no thread can be created, the others sync everything.
-            let _ = thread::Builder::new().spawn_scoped(scope, sync);
-        }
-        sync();
-    });
 }
 
 /// The right to have a number of unsynced files open, out of a limit per process: a process that adds to a hundred
