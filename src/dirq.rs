@@ -191,6 +191,7 @@ mod locked_stream;
 #[cfg(feature = "metrics")]
 mod measure;
 mod metrics;
+mod mutex;
 mod name;
 mod name_generator;
 mod normal;

@@ -3,17 +3,33 @@
 
 use std::iter;
 
+use tokio::sync::oneshot::Sender;
+
 use super::{
-    DirQueue, Error, Name,
-    blocking::{Work, run},
+    Error, Name,
+    blocking::Work,
     bound::CapacityPermit,
-    group::{self, Group},
     protocol::Protocol,
     root::{OpenFiles, Root, Unpublished},
+    ticket_queue::TicketQueue,
 };
 
-/// The steps of an add, which each kind of queue implements. All of them may block on a disk, except `group`, `encoder`,
-/// `work_for_add` and `max_open_files`.
+/// Adds that wait for their group.
+pub(super) type Group<C> = TicketQueue<WaitingAdd<C>, GroupState>;
+
+#[derive(Default)]
+pub(super) struct GroupState {
+    pub(super) has_leader: bool,
+}
+
+pub(super) struct WaitingAdd<C> {
+    pub(super) content: C,
+    pub(super) permit: Option<CapacityPermit>,
+    pub(super) sender: Sender<Result<Name, Error>>,
+}
+
+/// The steps of an add, which each kind of queue implements. All of them may block on a disk, except `group`,
+/// `encoder`, `work_for_add` and `max_open_files`.
 pub(super) trait Add: Protocol {
     /// The content of an element as it is written.
     type Content: Send + 'static;
@@ -119,44 +135,4 @@ fn write_each<'a, P: Add + ?Sized>(
         Some(written).filter(|written| !written.is_empty())
     };
     iter::from_fn(next).flatten()
-}
-
-impl<P: Protocol> DirQueue<P> {
-    /// Adds an element, for which there is capacity. If it waits for a disk, it is added together with others.
-    pub(super) async fn add_one(
-        &self,
-        payload: P::Payload,
-        permit: Option<CapacityPermit>,
-    ) -> Result<Name, Error>
-    where
-        P: Add,
-    {
-        let len = self.protocol.len_of(&payload);
-        if group::accepts(self.protocol.root(), len) {
-            let content = self.protocol.encoder()?(payload)?;
-            return group::add(&self.protocol, content, permit).await;
-        }
-        let work_length = self.protocol.work_for_add(len);
-        run("add to", work_length, &self.protocol, move |queue| {
-            // Held until the element is in the queue, even if the caller is dropped.
-            let _permit = permit;
-            queue.add(&queue.encoder()?(payload)?)
-        })
-        .await
-    }
-
-    /// Adds several elements, as soon as there is capacity for all of them.
-    pub(super) async fn add_all(&self, payloads: Vec<P::Payload>) -> Result<Vec<Name>, Error>
-    where
-        P: Add,
-    {
-        let permit = self.reserve_capacity(payloads.len() as u64).await?;
-        run("add to", Work::Long, &self.protocol, move |queue| {
-            let _permit = permit;
-            let contents: Vec<_> =
-                payloads.into_iter().map(queue.encoder()?).collect::<Result<_, _>>()?;
-            queue.add_many(&contents)
-        })
-        .await
-    }
 }

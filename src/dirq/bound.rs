@@ -17,7 +17,7 @@ use std::{
 
 use tokio::sync::Semaphore;
 
-use super::{Error, shared::lock};
+use super::{Error, mutex::lock};
 
 /// The maximum number of elements of a queue.
 #[derive(Debug)]

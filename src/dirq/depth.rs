@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use super::{Error, shared::lock};
+use super::{Error, mutex::lock};
 use crate::engine::metrics::{Measurement, RunningMeasurement};
 
 /// A queue is measured during at most one hundredth of the time: a long queue is measured rarely.

@@ -16,7 +16,7 @@ use std::{
 use super::{
     dir_version::DirVersion,
     fs::{Dir, stat},
-    shared::lock,
+    mutex::lock,
 };
 
 /// The most recently opened directories of a queue, valid for one generation of the queue's directory.

@@ -17,29 +17,18 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tokio::sync::oneshot::{self, Sender};
+use tokio::sync::oneshot;
 
 use super::{
-    Error, Name, add::Add, blocking::Work, bound::CapacityPermit, root::Root,
-    ticket_queue::TicketQueue,
+    Error, Name,
+    add::{Add, WaitingAdd},
+    blocking::Work,
+    bound::CapacityPermit,
+    root::Root,
 };
 
 /// Maximum number of adds in a group.
 const MAX_GROUP: usize = 64;
-
-/// Adds that wait for their group.
-pub(super) type Group<C> = TicketQueue<WaitingAdd<C>, GroupState>;
-
-#[derive(Default)]
-pub(super) struct GroupState {
-    has_leader: bool,
-}
-
-pub(super) struct WaitingAdd<C> {
-    content: C,
-    permit: Option<CapacityPermit>,
-    sender: Sender<Result<Name, Error>>,
-}
 
 /// Returns whether an add of `len` bytes waits for a disk and is short, so that it is executed in a group.
 pub(super) fn accepts(root: &Root, len: usize) -> bool {
@@ -60,7 +49,7 @@ pub(super) async fn add<Q: Add>(
         (ticket, !mem::replace(&mut locked.state.has_leader, true))
     };
     // Before the await: if this future is dropped there, an add whose group has not begun is withdrawn.
-    let _place = group.place(ticket);
+    let _guard = group.guard(ticket);
     if must_lead {
         GroupLeader { queue: queue.clone(), has_resigned: false }.spawn();
     }

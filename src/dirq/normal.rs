@@ -16,7 +16,7 @@ use self::{
     rotation::Rotation,
 };
 use super::{
-    DirQueue, DirQueueBuilder, Element, Error, Name, Schema, blocking, group::Group, root::Options,
+    DirQueue, DirQueueBuilder, Element, Error, Name, Schema, add::Group, blocking, root::Options,
 };
 
 /// A queue of messages with fields, such as a body and a header, that programs in any language may share.

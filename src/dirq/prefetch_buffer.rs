@@ -18,7 +18,7 @@ use tokio::{
     time::{Instant, Sleep, sleep},
 };
 
-use super::{Error, Lock, Name, shared::lock};
+use super::{Error, Lock, Name, mutex::lock};
 
 /// Prefetched locks, in order. Locks that are not requested within [`MAX_AGE`] are released, even if the stream is not
 /// polled.

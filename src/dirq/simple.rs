@@ -18,8 +18,8 @@ use bytes::Bytes;
 use self::{add::PartsFile, layout::Simple};
 use super::{
     DirQueue, DirQueueBuilder, Error, Name,
+    add::Group,
     blocking::{self, Work, run},
-    group::Group,
     retry_budget::RetryBudget,
     root::Options,
 };

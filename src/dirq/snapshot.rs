@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::{
-    Name, dir_version::DirVersion, file_name::FileName, fs::lstat, record::Record, shared::lock,
+    Name, dir_version::DirVersion, file_name::FileName, fs::lstat, mutex::lock, record::Record,
 };
 
 /// The names of dead letters, and the directories in which each element that could be locked is one of them. An

@@ -37,7 +37,7 @@ use tokio::{
 
 use self::backoff::SpinBackoff;
 use super::{
-    shared::lock,
+    mutex::lock,
     threads::{ThreadPermit, Threads},
 };
 

@@ -11,7 +11,7 @@ use std::{
 
 use tokio::runtime::Handle;
 
-use super::ticket_queue::{Locked, Place, TicketQueue};
+use super::ticket_queue::{LockedTickets, TicketGuard, TicketQueue};
 
 /// The threads that may wait for the disk of one path, and the jobs that wait for one of them.
 pub(super) type Threads = TicketQueue<WaitingJob, ThreadState>;
@@ -46,7 +46,7 @@ impl Threads {
         self: &Arc<Self>,
         job: J,
         start: impl FnOnce(J, ThreadPermit) + Send + 'static,
-    ) -> Result<(J, ThreadPermit), Place<'_, WaitingJob, ThreadState>> {
+    ) -> Result<(J, ThreadPermit), TicketGuard<'_, WaitingJob, ThreadState>> {
         let mut locked = self.lock();
         if locked.state.free > 0 {
             locked.state.free -= 1;
@@ -54,7 +54,7 @@ impl Threads {
         }
         let start = Box::new(move |permit| start(job, permit));
         let ticket = locked.push(WaitingJob { runtime: Handle::current(), start });
-        Err(self.place(ticket))
+        Err(self.guard(ticket))
     }
 
     /// Runs `start` on a blocking thread of `runtime` when a thread is free. The job cannot be withdrawn.
@@ -78,7 +78,7 @@ impl Threads {
     /// Starts the next jobs of the line, as far as threads are free.
     fn start_jobs<'a>(
         self: &'a Arc<Self>,
-        mut locked: MutexGuard<'a, Locked<WaitingJob, ThreadState>>,
+        mut locked: MutexGuard<'a, LockedTickets<WaitingJob, ThreadState>>,
     ) {
         // The other call may be below this one on the stack: a runtime that has shut down drops the job that it should
         // run, and with it the permit. One loop starts all jobs, however many runtimes have shut down.

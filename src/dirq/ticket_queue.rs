@@ -6,13 +6,13 @@ use std::{
     sync::{Mutex, MutexGuard},
 };
 
-use super::shared::lock;
+use super::mutex::lock;
 
 /// Waiting items in order of arrival, and the state `S` that decides how long they wait.
-pub(super) struct TicketQueue<T, S>(Mutex<Locked<T, S>>);
+pub(super) struct TicketQueue<T, S>(Mutex<LockedTickets<T, S>>);
 
 /// The content of a queue, whose lock is held.
-pub(super) struct Locked<T, S> {
+pub(super) struct LockedTickets<T, S> {
     /// In order of arrival, and so sorted by ticket.
     waiting: VecDeque<(u64, T)>,
     tickets: u64,
@@ -20,17 +20,17 @@ pub(super) struct Locked<T, S> {
 }
 
 impl<T, S> TicketQueue<T, S> {
-    pub(super) fn lock(&self) -> MutexGuard<'_, Locked<T, S>> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, LockedTickets<T, S>> {
         lock(&self.0)
     }
 
-    /// Returns the place of the item with this ticket.
-    pub(super) fn place(&self, ticket: u64) -> Place<'_, T, S> {
-        Place { queue: self, ticket }
+    /// Returns the guard of the item with this ticket.
+    pub(super) fn guard(&self, ticket: u64) -> TicketGuard<'_, T, S> {
+        TicketGuard { queue: self, ticket }
     }
 }
 
-impl<T, S> Locked<T, S> {
+impl<T, S> LockedTickets<T, S> {
     /// Adds an item, and returns its ticket.
     pub(super) fn push(&mut self, item: T) -> u64 {
         self.tickets += 1;
@@ -53,13 +53,13 @@ impl<T, S> Locked<T, S> {
     }
 }
 
-/// The place of an item. Dropping it withdraws the item, unless that has been taken.
-pub(super) struct Place<'a, T, S> {
+/// The guard of an item in its queue. Dropping it withdraws the item, unless that has been taken.
+pub(super) struct TicketGuard<'a, T, S> {
     queue: &'a TicketQueue<T, S>,
     ticket: u64,
 }
 
-impl<T, S> Drop for Place<'_, T, S> {
+impl<T, S> Drop for TicketGuard<'_, T, S> {
     fn drop(&mut self) {
         let mut locked = self.queue.lock();
         let found = locked.waiting.binary_search_by_key(&self.ticket, |(ticket, _)| *ticket);
@@ -73,7 +73,7 @@ impl<T, S> Drop for Place<'_, T, S> {
 impl<T, S: Default> Default for TicketQueue<T, S> {
     fn default() -> Self {
         let (waiting, tickets, state) = (VecDeque::new(), 0, S::default());
-        Self(Mutex::new(Locked { waiting, tickets, state }))
+        Self(Mutex::new(LockedTickets { waiting, tickets, state }))
     }
 }
 

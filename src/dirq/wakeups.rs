@@ -25,7 +25,7 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use super::{Error, Name, shared::lock, system_watch::SystemWatch};
+use super::{Error, Name, mutex::lock, system_watch::SystemWatch};
 
 /// Time after which a turn that was not used is given to another stream too. Longer than most scans.
 const MAX_TURN: Duration = Duration::from_millis(250);

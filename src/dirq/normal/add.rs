@@ -11,11 +11,10 @@ use super::{
 };
 use crate::dirq::{
     Element, Error, Name,
-    add::Add,
+    add::{Add, Group},
     blocking::Work,
     file_name::FileName,
     fs::{Dir, Mode, NewFile, OpenFor, file_id, is_out_of_file_descriptors},
-    group::Group,
     retry_budget::RetryBudget,
     root::{Opener, Root, Unpublished},
 };

@@ -13,9 +13,9 @@ use rustix::io::Errno;
 use super::rotation::Rotation;
 use crate::dirq::{
     Error, Name, Schema,
+    add::Group,
     file_name::FileName,
     fs::{Dir, OpenFor},
-    group::Group,
     root::{Opener, Root},
 };
 

@@ -10,9 +10,9 @@ use crate::dirq::{
     Error,
     file_name::FileName,
     fs::{FileType, may_exist},
+    mutex::lock,
     retry_budget::RetryBudget,
     root::{Opener, Root},
-    shared::lock,
 };
 
 /// The directory for new elements of a queue.

@@ -11,9 +11,9 @@ use crate::dirq::{
     Error, Name, PurgeReport,
     dir_version::DirVersion,
     fs::Dir,
+    mutex::lock,
     record::Record,
     root::Root,
-    shared::lock,
     snapshot::{Cached, DeadLetters, Snapshot},
 };
 

@@ -15,7 +15,7 @@ use super::{Root, SyncedDirs};
 use crate::dirq::{
     Error, Name,
     fs::{Dir, OpenFor},
-    shared::lock,
+    mutex::lock,
 };
 
 /// A written entry that is not an element yet. Dropping it removes the entry.
@@ -44,8 +44,8 @@ impl Root {
                 }
             }
         };
-        // One thread would gain nothing, because the sync of each file also flushes the disk. With four, 64 callers add 2.5
-        // times as many elements (docs/architecture.md).
+        // One thread would gain nothing, because the sync of each file also flushes the disk. With four, 64 callers add
+        // 2.5 times as many elements (docs/architecture.md).
         thread::scope(|scope| {
             for _ in 0..others {
                 // If no thread can be created, the others sync everything.

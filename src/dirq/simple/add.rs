@@ -13,11 +13,10 @@ use rustix::io::Errno;
 use super::layout::Simple;
 use crate::dirq::{
     Error, Name,
-    add::Add,
+    add::{Add, Group},
     blocking::run_detached,
     file_name::FileName,
     fs::{CWD, Dir, NewFile, is_file, lstat, rename_to_free_name, sync_file},
-    group::Group,
     name_generator::seconds,
     retry_budget::RetryBudget,
     root::Unpublished,

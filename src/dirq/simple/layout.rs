@@ -11,8 +11,8 @@ use std::ffi::CStr;
 use bytes::Bytes;
 
 use crate::dirq::{
+    add::Group,
     file_name::{LOCK, TEMPORARY, element_of},
-    group::Group,
     root::Root,
 };
 
