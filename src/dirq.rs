@@ -165,13 +165,13 @@
 
 // From top to bottom: `queue` has the public methods of both kinds. `simple` and `normal` have the public methods and
 // the implementation of one kind, split by operation: `add`, `lock`, `purge`. Both implement `protocol` on top of
-// `root`, the queue's directory. All system calls go through `fs`; `blocking` chooses the thread on which they run, and
-// `group` batches synced adds.
+// `root`, the queue's directory, and the steps of `add`, which has their order. All system calls go through `fs`;
+// `blocking` chooses the thread on which they run, and `group` batches synced adds.
+mod add;
 mod blocking;
 mod bound;
 mod builder;
 mod cursor;
-mod dead_directories;
 mod dead_letters;
 mod delivery;
 #[cfg(feature = "metrics")]
@@ -191,6 +191,7 @@ mod locked_stream;
 #[cfg(feature = "metrics")]
 mod measure;
 mod metrics;
+mod mutex;
 mod name;
 mod name_generator;
 mod normal;
@@ -215,6 +216,7 @@ mod spin_handoff;
 mod system_watch;
 mod table;
 mod threads;
+mod ticket_queue;
 mod wakeups;
 mod walk;
 mod watch;

@@ -7,7 +7,7 @@ use tokio::{runtime::Handle, task::consume_budget};
 use super::{
     Error,
     protocol::Protocol,
-    root::Root,
+    root::{Options, Root},
     shared::SharedQueue,
     spin_handoff::{NotStarted, SpinHandoff, may_block},
 };
@@ -51,9 +51,7 @@ pub(super) async fn run<P: Protocol + ?Sized, T: Send + 'static>(
     queue: &Arc<P>,
     work: impl FnOnce(&Arc<P>) -> Result<T, Error> + Send + 'static,
 ) -> Result<T, Error> {
-    // Plans of injected faults are thread-local, so the work must run on this thread.
-    #[cfg(test)]
-    if super::fs::faults::has_plan() {
+    if queue.root().in_place {
         return work(queue);
     }
     if length == Work::Short && queue.root().in_memory() {
@@ -111,10 +109,7 @@ pub(super) fn run_detached<P: Protocol + ?Sized>(
     work: impl FnOnce() + Send + 'static,
 ) {
     let root = queue.root();
-    let runs_in_place = root.in_memory() || may_block();
-    // Plans of injected faults are thread-local.
-    #[cfg(test)]
-    let runs_in_place = runs_in_place || super::fs::faults::has_plan();
+    let runs_in_place = root.in_place || root.in_memory() || may_block();
     match Handle::try_current() {
         Ok(runtime) if !runs_in_place => {
             if let Some(run) = root.shared.defer(Box::new(work)) {
@@ -126,16 +121,21 @@ pub(super) fn run_detached<P: Protocol + ?Sized>(
     }
 }
 
+/// Opens a queue, and creates its subdirectories `always`.
+pub(super) async fn open(options: Options, always: &'static [&'static str]) -> Result<Root, Error> {
+    if options.in_place {
+        return options.open(always);
+    }
+    let path = options.path.clone();
+    run_blocking("open", &path, move || options.open(always)).await
+}
+
 /// Runs `work` on a directory, which may be on any disk, and so never in place.
 pub(super) async fn run_blocking<T: Send + 'static>(
     operation: &'static str,
     directory: &Path,
     work: impl FnOnce() -> Result<T, Error> + Send + 'static,
 ) -> Result<T, Error> {
-    #[cfg(test)]
-    if super::fs::faults::has_plan() {
-        return work();
-    }
     // A handoff that is used once never spins: only its limit, and its treatment of panics and shutdown, are needed.
     let shared = SharedQueue::at(directory);
     let handoff = Arc::new(SpinHandoff::new(shared.threads.clone()));

@@ -6,7 +6,7 @@
 
 use std::{
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, TryLockError,
+        Arc, Mutex, MutexGuard, TryLockError,
         atomic::{
             AtomicU64,
             Ordering::{Acquire, Relaxed, Release},
@@ -17,7 +17,7 @@ use std::{
 
 use tokio::sync::Semaphore;
 
-use super::Error;
+use super::{Error, mutex::lock};
 
 /// The maximum number of elements of a queue.
 #[derive(Debug)]
@@ -74,7 +74,7 @@ impl QueueBound {
     ) -> Result<Result<CapacityPermit, u64>, Error> {
         // Held during the count: all waiters need its result. An element that this process adds in the meantime is
         // either counted or still in flight.
-        let mut allowance = self.allowance.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut allowance = lock(&self.allowance);
         if *allowance < count {
             // Loaded before the count: an element that is added in between is counted twice, and not missed. `Acquire`
             // pairs with the `Release` in `CapacityPermit::drop`: if a permit's end is seen, the count sees its

@@ -3,8 +3,12 @@
 use std::{collections::VecDeque, sync::Arc};
 
 use super::{
-    Error, Lock, Name, dead_directories::Directory, protocol::Protocol, record::now_micros,
-    records::Records, root::Root, snapshot::Snapshot,
+    Error, Lock, Name,
+    protocol::Protocol,
+    record::now_micros,
+    records::Records,
+    root::Root,
+    snapshot::{Directory, Snapshot},
 };
 
 /// The names of a queue that are to be tried.
@@ -107,18 +111,16 @@ impl Cursor {
         while self.names.is_empty() {
             let next = self.directories.as_mut().and_then(VecDeque::pop_front);
             let Some(directory) = next else { break };
-            let (root, known) = (queue.root(), &queue.root().dead_directories);
-            let looked = self.records.as_ref().map(|records| match root.is_local() {
-                true => (records, known.look(root.path(), records, directory)),
-                false => (records, Directory::Unknown(None)),
-            });
-            if let Some((_, Directory::Dead)) = looked {
-                continue;
-            }
+            let root = queue.root();
+            let looked = match &self.records {
+                Some(records) if root.is_local() => records.dead.look(root.path(), directory),
+                _ => Directory::Unknown(None),
+            };
+            let Directory::Unknown(version) = looked else { continue };
             let (mut names, now) = (queue.unlocked(directory)?, now_micros());
-            if let Some((records, looked)) = looked {
-                if let Directory::Unknown(Some(version)) = looked {
-                    known.note(records, directory, version, &names);
+            if let Some(records) = &self.records {
+                if let Some(version) = version {
+                    records.dead.note(directory, version, &names);
                 }
                 names.retain(|name| records.is_due(name, now));
             }

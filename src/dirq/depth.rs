@@ -2,12 +2,12 @@
 //! the exporter of metrics nor a worker of a runtime waits for a disk.
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Mutex, Weak},
     thread,
     time::Duration,
 };
 
-use super::Error;
+use super::{Error, mutex::lock};
 use crate::engine::metrics::{Measurement, RunningMeasurement};
 
 /// A queue is measured during at most one hundredth of the time: a long queue is measured rarely.
@@ -43,7 +43,7 @@ pub(super) trait Measured: Send + Sync {
 impl DepthGauge {
     /// Adds a handle of the queue.
     pub(super) fn add_handle(&self, queue: Weak<dyn Measured>) {
-        let mut handles = self.handles();
+        let mut handles = lock(&self.handles);
         handles.retain(|handle| handle.strong_count() > 0);
         handles.push(queue);
     }
@@ -52,16 +52,11 @@ impl DepthGauge {
     /// depth is unknown, because the queue was not measured yet or cannot be read.
     pub(super) fn read(&self) -> Option<Depth> {
         self.measurement.read(|running| {
-            let queue = self.handles().iter().find_map(Weak::upgrade);
+            let queue = lock(&self.handles).iter().find_map(Weak::upgrade);
             if let Some(queue) = queue {
                 spawn_measurement(queue, running);
             }
         })
-    }
-
-    fn handles(&self) -> MutexGuard<'_, Vec<Weak<dyn Measured>>> {
-        // The list is consistent at every point where a thread can panic.
-        self.handles.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -8,15 +8,15 @@ use std::{
     mem,
     path::Path,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicUsize, Ordering::Relaxed},
     },
-    time::SystemTime,
 };
 
 use super::{
     dir_version::DirVersion,
     fs::{Dir, stat},
+    mutex::lock,
 };
 
 /// The most recently opened directories of a queue, valid for one generation of the queue's directory.
@@ -50,16 +50,12 @@ impl DirCache {
     /// Checks the queue's directory, and clears the cache if it has changed. Returns the generation, which differs from
     /// the last one after a change, or `None` if changes cannot be detected.
     pub(super) fn validate(&self, path: &Path) -> Option<u64> {
-        // Before `stat`, as `is_settled` requires.
-        let now = SystemTime::now();
         // Without metadata nothing is cached, and opening a directory reports the error.
-        let version = DirVersion::of(&stat(path).ok()?);
-        let mut state = self.state();
+        let (version, is_settled) = DirVersion::read(|| stat(path)).ok()?;
+        let mut state = lock(&self.0);
         let next = State { version, generation: state.generation + 1, ..State::default() };
         let old = (state.version != version).then(|| mem::replace(&mut *state, next));
-        if !state.is_settled {
-            state.is_settled = version.is_settled(now);
-        }
+        state.is_settled |= is_settled;
         let generation = state.is_settled.then_some(state.generation);
         // The lock is released first: closing directories is a system call.
         drop((state, old));
@@ -68,7 +64,7 @@ impl DirCache {
 
     /// Returns a directory that was opened in this generation.
     pub(super) fn get(&self, name: &str, generation: u64) -> Option<Arc<Dir>> {
-        let state = self.state();
+        let state = lock(&self.0);
         let open = state.open.iter().find(|open| open.name == name);
         // Another call may have detected a change since.
         open.filter(|_| state.generation == generation).map(|open| open.dir.clone())
@@ -78,7 +74,7 @@ impl DirCache {
     pub(super) fn insert(&self, name: &str, dir: &Arc<Dir>, generation: u64) {
         let Some(slot) = OpenSlot::take() else { return };
         let open = CachedDir { name: name.to_owned(), dir: dir.clone(), _slot: slot };
-        let mut state = self.state();
+        let mut state = lock(&self.0);
         if state.generation != generation {
             return;
         }
@@ -87,11 +83,6 @@ impl DirCache {
         state.open.push(open);
         // The lock is released first: closing a directory is a system call.
         drop((state, old));
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        // The state is consistent at every point where a thread can panic.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

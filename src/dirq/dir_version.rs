@@ -2,6 +2,8 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use rustix::io::Errno;
+
 use super::fs::Stat;
 
 /// Device, inode and change time of a directory. If they are the same as before, nothing in it was created, removed or
@@ -19,17 +21,24 @@ impl DirVersion {
     /// The same for file systems that store whole seconds, such as ext4 with inodes of 128 bytes.
     const LONG_TICK: Duration = Duration::from_millis(1_100);
 
+    /// Reads the metadata of a directory by `stat`. Returns its version, and whether any further change must alter it,
+    /// because it is older than a tick of the clock.
+    pub(super) fn read(stat: impl FnOnce() -> Result<Stat, Errno>) -> Result<(Self, bool), Errno> {
+        // Before the metadata. Otherwise a recent change could look older than a tick, although another change in the
+        // same tick may follow.
+        let now = SystemTime::now();
+        let version = Self::of(&stat()?);
+        Ok((version, version.is_settled(now)))
+    }
+
     // The types of the fields differ between platforms.
     #[allow(clippy::unnecessary_cast)]
-    pub(super) fn of(stat: &Stat) -> Self {
+    fn of(stat: &Stat) -> Self {
         let id = (stat.st_dev as u64, stat.st_ino as u64);
         Self { id, seconds: stat.st_ctime as i64, nanos: stat.st_ctime_nsec as i64 }
     }
 
-    /// Returns whether any further change must alter the version, because it is older than a tick of the clock. `now`
-    /// must have been read before the metadata. Otherwise a recent change could look older than a tick, although
-    /// another change in the same tick may follow.
-    pub(super) fn is_settled(&self, now: SystemTime) -> bool {
+    fn is_settled(&self, now: SystemTime) -> bool {
         // A time with nanoseconds may be a whole number of seconds by chance. Then it is settled a second later.
         let tick = if self.nanos == 0 { Self::LONG_TICK } else { Self::TICK };
         // A change time in the future is not settled: the clock was set back.

@@ -21,15 +21,16 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use bytes::Bytes;
 use futures_util::FutureExt;
 use rustix::io::Errno;
 use tempfile::TempDir;
 use tokio::task::unconstrained;
 
 use super::{
-    DirQueue, Element, Error, Name, Purge, Queue, QueueSimple,
-    fs::faults::{Fault, has_plan, with_plan},
-    group::AddInGroups,
+    DirQueue, DirQueueBuilder, Element, Error, Name, Purge, Queue, QueueSimple,
+    add::Add,
+    fs::faults::{Fault, with_plan},
     protocol::Protocol,
 };
 
@@ -103,7 +104,7 @@ impl Process {
         let Config { normal, sync, counted, .. } = config;
         if normal {
             let schema = "body:string,more:binary?".parse().expect("the schema is valid");
-            let mut queue = Queue::builder(path).schema(schema).sync(sync);
+            let mut queue = Queue::builder(path).schema(schema).sync(sync).in_place();
             if counted {
                 queue = queue.backoff(Duration::ZERO, Duration::ZERO);
             }
@@ -111,7 +112,7 @@ impl Process {
         }
         // The directory of new elements must not change during a test.
         let all_time = Duration::from_secs(1 << 31);
-        let mut queue = QueueSimple::builder(path).granularity(all_time).sync(sync);
+        let mut queue = QueueSimple::builder(path).granularity(all_time).sync(sync).in_place();
         if counted {
             queue = queue.backoff(Duration::ZERO, Duration::ZERO);
         }
@@ -136,20 +137,19 @@ impl Process {
 
     /// Executes several adds as one group.
     fn add_each(&self, bodies: &[&str]) -> Vec<Result<Name, Error>> {
-        let add = || match self {
+        match self {
             Self::Simple(queue) => {
-                let bodies = bodies.iter().map(|body| body.as_bytes().to_vec());
-                queue.protocol.add_each(bodies.collect())
+                let bodies = bodies.iter().map(|&body| Bytes::from(body.to_owned()));
+                queue.protocol.add_each(&bodies.collect::<Vec<_>>())
             }
             Self::Normal(queue) => {
                 let schema = queue.schema().expect("the queue has a schema");
                 let files = bodies.iter().map(|body| {
                     schema.encode(element(body)).expect("the element matches the schema")
                 });
-                queue.protocol.add_each(files.collect())
+                queue.protocol.add_each(&files.collect::<Vec<_>>())
             }
-        };
-        with_any_plan(add)
+        }
     }
 
     fn names(&self) -> Vec<Name> {
@@ -197,20 +197,17 @@ impl Process {
     }
 }
 
-/// Returns the result of a call that completes in place, as all calls under a plan do. Without a plan, an empty one is
-/// used.
-fn in_place<T>(call: impl Future<Output = T>) -> T {
-    with_any_plan(|| {
-        unconstrained(call).now_or_never().expect("a call under a plan completes in place")
-    })
+impl<S> DirQueueBuilder<S> {
+    /// Runs all work on the calling thread, where a plan applies to it.
+    pub(crate) fn in_place(mut self) -> Self {
+        self.options.in_place = true;
+        self
+    }
 }
 
-/// Runs `work` under the current plan, or under an empty one.
-fn with_any_plan<T>(work: impl FnOnce() -> T) -> T {
-    match has_plan() {
-        true => work(),
-        false => with_plan(|_| Fault::None, work),
-    }
+/// Returns the result of a call that completes in place, as all calls of a queue do that was opened so.
+fn in_place<T>(call: impl Future<Output = T>) -> T {
+    unconstrained(call).now_or_never().expect("the queue was opened in place")
 }
 
 /// Creates a directory in memory if possible, where system calls are fast.

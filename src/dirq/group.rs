@@ -10,69 +10,46 @@
 mod tests;
 
 use std::{
-    collections::VecDeque,
-    fmt, io, mem,
+    io, mem,
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     thread,
     time::{Duration, Instant},
 };
 
-use tokio::sync::oneshot::{self, Sender};
+use tokio::sync::oneshot;
 
-use super::{Error, Name, blocking::Work, bound::CapacityPermit, protocol::Protocol, root::Root};
+use super::{
+    Error, Name,
+    add::{Add, WaitingAdd},
+    blocking::Work,
+    bound::CapacityPermit,
+    root::Root,
+};
 
 /// Maximum number of adds in a group.
 const MAX_GROUP: usize = 64;
 
-/// A queue that executes synced adds in groups.
-pub(super) trait AddInGroups: Protocol {
-    /// The content of an element.
-    type Item: Send + 'static;
-
-    fn group(&self) -> &Group<Self::Item>;
-
-    /// Adds each of the items, and returns one result per item.
-    fn add_each(&self, items: Vec<Self::Item>) -> Vec<Result<Name, Error>>;
-}
-
-/// Adds that wait for their group.
-pub(super) struct Group<I>(Mutex<State<I>>);
-
-struct State<I> {
-    waiting: VecDeque<WaitingAdd<I>>,
-    tickets: u64,
-    has_leader: bool,
-}
-
-struct WaitingAdd<I> {
-    ticket: u64,
-    item: I,
-    permit: Option<CapacityPermit>,
-    sender: Sender<Result<Name, Error>>,
-}
-
 /// Returns whether an add of `len` bytes waits for a disk and is short, so that it is executed in a group.
 pub(super) fn accepts(root: &Root, len: usize) -> bool {
-    // Plans of injected faults are thread-local.
-    #[cfg(test)]
-    if super::fs::faults::has_plan() {
-        return false;
-    }
-    root.sync && !root.in_memory() && len <= Work::SHORT_DATA
+    root.sync && !root.in_place && !root.in_memory() && len <= Work::SHORT_DATA
 }
 
-/// Adds `item`, together with concurrent adds to the queue.
-pub(super) async fn add<Q: AddInGroups>(
+/// Adds an element, together with concurrent adds to the queue.
+pub(super) async fn add<Q: Add>(
     queue: &Arc<Q>,
-    item: Q::Item,
+    content: Q::Content,
     permit: Option<CapacityPermit>,
 ) -> Result<Name, Error> {
     let (sender, receiver) = oneshot::channel();
     let group = queue.group();
-    let (ticket, must_lead) = group.enter(item, permit, sender);
+    let (ticket, must_lead) = {
+        let mut locked = group.lock();
+        let ticket = locked.push(WaitingAdd { content, permit, sender });
+        (ticket, !mem::replace(&mut locked.state.has_leader, true))
+    };
     // Before the await: if this future is dropped there, an add whose group has not begun is withdrawn.
-    let _queued_add = QueuedAdd { group, ticket };
+    let _guard = group.guard(ticket);
     if must_lead {
         GroupLeader { queue: queue.clone(), has_resigned: false }.spawn();
     }
@@ -82,52 +59,13 @@ pub(super) async fn add<Q: AddInGroups>(
     })
 }
 
-impl<I> Group<I> {
-    /// Queues an add. Returns its ticket, and whether the caller must start a leader.
-    fn enter(
-        &self,
-        item: I,
-        permit: Option<CapacityPermit>,
-        sender: Sender<Result<Name, Error>>,
-    ) -> (u64, bool) {
-        let mut state = self.state();
-        state.tickets += 1;
-        let ticket = state.tickets;
-        state.waiting.push_back(WaitingAdd { ticket, item, permit, sender });
-        (ticket, !mem::replace(&mut state.has_leader, true))
-    }
-
-    fn state(&self) -> MutexGuard<'_, State<I>> {
-        // The state is consistent at every point where a thread can panic.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// A queued add, which is removed from the queue on drop unless its group has begun.
-struct QueuedAdd<'a, I> {
-    group: &'a Group<I>,
-    ticket: u64,
-}
-
-impl<I> Drop for QueuedAdd<'_, I> {
-    fn drop(&mut self) {
-        let mut state = self.group.state();
-        // Tickets are assigned under the lock that guards the queue, so the queue is sorted by them.
-        let found = state.waiting.binary_search_by_key(&self.ticket, |waiting| waiting.ticket);
-        let removed = found.ok().and_then(|index| state.waiting.remove(index));
-        drop(state);
-        // Dropped after the lock is released: this drops the item and its permit.
-        drop(removed);
-    }
-}
-
 /// The leadership of a queue. Dropping it before it has resigned fails all queued adds.
-struct GroupLeader<Q: AddInGroups> {
+struct GroupLeader<Q: Add> {
     queue: Arc<Q>,
     has_resigned: bool,
 }
 
-impl<Q: AddInGroups> GroupLeader<Q> {
+impl<Q: Add> GroupLeader<Q> {
     fn spawn(self) {
         // If no thread can be created, the closure is dropped, and the leadership with it.
         let _ = thread::Builder::new().name("fleeting-dirq".into()).spawn(|| self.run());
@@ -136,18 +74,18 @@ impl<Q: AddInGroups> GroupLeader<Q> {
     fn run(mut self) {
         while let Some(group) = self.next_group() {
             let (count, begun) = (group.len(), Instant::now());
-            let (mut items, mut senders, mut permits) = (Vec::new(), Vec::new(), Vec::new());
+            let (mut contents, mut senders, mut permits) = (Vec::new(), Vec::new(), Vec::new());
             for waiting in group {
-                items.push(waiting.item);
+                contents.push(waiting.content);
                 senders.push(waiting.sender);
                 permits.push(waiting.permit);
             }
-            let added = self.queue.add_each(items);
+            let added = self.queue.add_each(&contents);
             // Before the results are sent: a caller that has its result must find the element counted once.
             drop(permits);
             let now = Instant::now();
             // Counted before the results are sent: a caller that then adds again must not be counted twice.
-            let others = self.queue.group().state().waiting.len();
+            let others = self.queue.group().lock().len();
             for (sender, added) in senders.into_iter().zip(added) {
                 // A caller's waker may panic, and a caller may be gone.
                 let _ = catch_unwind(AssertUnwindSafe(|| sender.send(added).is_ok()));
@@ -158,46 +96,34 @@ impl<Q: AddInGroups> GroupLeader<Q> {
     }
 
     /// Returns the next group in order of arrival. If there is none, resigns the leadership.
-    fn next_group(&mut self) -> Option<Vec<WaitingAdd<Q::Item>>> {
-        let mut state = self.queue.group().state();
-        let count = state.waiting.len().min(MAX_GROUP);
-        self.has_resigned = count == 0;
-        // Under the same lock as the count: an add that is queued after this starts a leader of its own.
-        state.has_leader = count > 0;
-        (count > 0).then(|| state.waiting.drain(..count).collect())
+    fn next_group(&mut self) -> Option<Vec<WaitingAdd<Q::Content>>> {
+        let mut locked = self.queue.group().lock();
+        let group = locked.take(MAX_GROUP);
+        self.has_resigned = group.is_empty();
+        // Under the same lock: an add that is queued after this starts a leader of its own.
+        locked.state.has_leader = !group.is_empty();
+        (!group.is_empty()).then_some(group)
     }
 
     /// Waits briefly for callers that have just received their results: one sync of a full group takes less time than
     /// two of half a group.
     fn await_callers(&self, count: usize, at_most: Duration) {
         let until = Instant::now() + at_most.min(Duration::from_micros(100));
-        while self.queue.group().state().waiting.len() < count && Instant::now() < until {
+        while self.queue.group().lock().len() < count && Instant::now() < until {
             thread::yield_now();
         }
     }
 }
 
-impl<Q: AddInGroups> Drop for GroupLeader<Q> {
+impl<Q: Add> Drop for GroupLeader<Q> {
     fn drop(&mut self) {
         if !self.has_resigned {
-            let mut state = self.queue.group().state();
-            state.has_leader = false;
+            let mut locked = self.queue.group().lock();
+            locked.state.has_leader = false;
             // Callers see the end of their channels.
-            let removed = mem::take(&mut state.waiting);
-            drop(state);
+            let removed = locked.take(usize::MAX);
+            drop(locked);
             drop(removed);
         }
-    }
-}
-
-impl<I> Default for Group<I> {
-    fn default() -> Self {
-        Self(Mutex::new(State { waiting: VecDeque::new(), tickets: 0, has_leader: false }))
-    }
-}
-
-impl<I> fmt::Debug for Group<I> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Group").finish_non_exhaustive()
     }
 }

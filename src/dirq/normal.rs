@@ -12,15 +12,11 @@ mod rotation;
 use std::path::Path;
 
 use self::{
-    add::len_of,
     layout::{Normal, OBSOLETE, TEMPORARY},
     rotation::Rotation,
 };
 use super::{
-    DirQueue, DirQueueBuilder, Element, Error, Name, Schema,
-    blocking::{Work, run, run_blocking},
-    group::{self, Group},
-    root::Options,
+    DirQueue, DirQueueBuilder, Element, Error, Name, Schema, add::Group, blocking, root::Options,
 };
 
 /// A queue of messages with fields, such as a body and a header, that programs in any language may share.
@@ -144,18 +140,7 @@ impl DirQueue<Normal> {
     #[doc(alias = "enqueue")]
     pub async fn add(&self, element: Element) -> Result<Name, Error> {
         let permit = self.reserve_capacity(1).await?;
-        let len = len_of(&element);
-        if group::accepts(&self.protocol.root, len) {
-            let files = self.protocol.schema()?.encode(element)?;
-            return group::add(&self.protocol, files, permit).await;
-        }
-        let work_length = self.protocol.work_for_add(len);
-        run("add to", work_length, &self.protocol, move |queue| {
-            // Held until the element is in the queue, even if the caller is dropped.
-            let _permit = permit;
-            queue.add(element)
-        })
-        .await
+        self.add_one(element, permit).await
     }
 
     /// Adds several elements, in order. On a disk, this is usually faster than single adds, because all elements share
@@ -189,15 +174,7 @@ impl DirQueue<Normal> {
         elements: impl IntoIterator<Item = Element>,
     ) -> impl Future<Output = Result<Vec<Name>, Error>> {
         // Consumed here because the caller's iterator may not be `Send`, and the future must be.
-        let elements: Vec<_> = elements.into_iter().collect();
-        async move {
-            let permit = self.reserve_capacity(elements.len() as u64).await?;
-            run("add to", Work::Long, &self.protocol, move |queue| {
-                let _permit = permit;
-                queue.add_many(elements)
-            })
-            .await
-        }
+        self.add_all(elements.into_iter().collect())
     }
 }
 
@@ -290,8 +267,7 @@ impl DirQueueBuilder<NormalSettings> {
             let reason = "must be at least 1, got 0".to_owned();
             return Err(Error::InvalidOption { option: "max_elements", reason });
         }
-        let path = options.path.clone();
-        let root = run_blocking("open", &path, || options.open(&[TEMPORARY, OBSOLETE])).await?;
+        let root = blocking::open(options, &[TEMPORARY, OBSOLETE]).await?;
         let rotation = Rotation::new(max_elements);
         Ok(DirQueue::new(Normal { root, schema, rotation, sync_group: Group::default() }))
     }

@@ -7,7 +7,7 @@ use std::{
     collections::VecDeque,
     mem,
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Mutex, Weak},
     time::Duration,
 };
 
@@ -18,7 +18,7 @@ use tokio::{
     time::{Instant, Sleep, sleep},
 };
 
-use super::{Error, Lock, Name};
+use super::{Error, Lock, Name, mutex::lock};
 
 /// Prefetched locks, in order. Locks that are not requested within [`MAX_AGE`] are released, even if the stream is not
 /// polled.
@@ -167,9 +167,4 @@ async fn release_stale<T: Send + 'static>(
         let _ = sender.send(names);
         return;
     }
-}
-
-fn lock<T: Send + 'static>(state: &Mutex<State<T>>) -> MutexGuard<'_, State<T>> {
-    // The state is consistent at every point where a thread can panic.
-    state.lock().unwrap_or_else(PoisonError::into_inner)
 }

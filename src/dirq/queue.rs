@@ -8,9 +8,11 @@ use tokio::{task::JoinSet, time::sleep};
 
 use super::{
     Error, Lock, Name, Purge, PurgeReport,
+    add::Add,
     blocking::{Work, failed, run, run_read},
     bound::{CapacityPermit, Fairness, QueueBound},
     delivery::DeliveryEnd,
+    group,
     lock_guard::{Ended, LockGuard},
     protocol::Protocol,
     set::SetMember,
@@ -548,6 +550,44 @@ impl<P: Protocol> DirQueue<P> {
                 count_permit = Some(acquire().await);
             }
         }
+    }
+
+    /// Adds an element, for which there is capacity. If it waits for a disk, it is added together with others.
+    pub(super) async fn add_one(
+        &self,
+        payload: P::Payload,
+        permit: Option<CapacityPermit>,
+    ) -> Result<Name, Error>
+    where
+        P: Add,
+    {
+        let len = self.protocol.len_of(&payload);
+        if group::accepts(self.protocol.root(), len) {
+            let content = self.protocol.encoder()?(payload)?;
+            return group::add(&self.protocol, content, permit).await;
+        }
+        let work_length = self.protocol.work_for_add(len);
+        run("add to", work_length, &self.protocol, move |queue| {
+            // Held until the element is in the queue, even if the caller is dropped.
+            let _permit = permit;
+            queue.add(&queue.encoder()?(payload)?)
+        })
+        .await
+    }
+
+    /// Adds several elements, as soon as there is capacity for all of them.
+    pub(super) async fn add_all(&self, payloads: Vec<P::Payload>) -> Result<Vec<Name>, Error>
+    where
+        P: Add,
+    {
+        let permit = self.reserve_capacity(payloads.len() as u64).await?;
+        run("add to", Work::Long, &self.protocol, move |queue| {
+            let _permit = permit;
+            let contents: Vec<_> =
+                payloads.into_iter().map(queue.encoder()?).collect::<Result<_, _>>()?;
+            queue.add_many(&contents)
+        })
+        .await
     }
 
     /// Runs work that reads an element.

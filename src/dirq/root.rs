@@ -18,18 +18,20 @@ use std::{
 
 use rustix::io::Errno;
 
-pub(super) use self::{options::Options, sync::Unpublished};
+pub(super) use self::{
+    options::Options,
+    sync::{OpenFiles, Unpublished},
+};
 use super::{
     Error, Name, Purge,
     bound::QueueBound,
-    dead_directories::DeadDirectories,
     dir_cache::DirCache,
     file_name::{FileName, directory_of, element_of},
     fs::{Dir, FileType, Medium, Mode, OpenFor, file_id, make_dir, stat},
     name_generator::NameGenerator,
     retry_budget::RetryBudget,
     shared::SharedQueue,
-    snapshot::RecordCache,
+    snapshot::Cached,
     spin_handoff::SpinHandoff,
 };
 use crate::engine::retries::Retries;
@@ -42,6 +44,8 @@ pub struct Root {
     path: PathBuf,
     pub(super) umask: Option<Mode>,
     pub(super) sync: bool,
+    /// True if all work runs on the calling thread, even if it waits for a disk. Tests inject faults there.
+    pub(super) in_place: bool,
     /// Maximum size of an element's content in bytes.
     pub(super) max_size: u64,
     /// `None` if deliveries are not counted.
@@ -60,8 +64,8 @@ pub struct Root {
     pub(super) shared: Arc<SharedQueue>,
     /// `None` if the directory may be on a network: the cache relies on change times, which are reported late there.
     cache: Option<DirCache>,
-    pub(super) record_cache: RecordCache,
-    pub(super) dead_directories: DeadDirectories,
+    /// The latest snapshot of the records.
+    pub(super) record_cache: Mutex<Cached>,
     /// True if the latest delivery could not be recorded.
     is_unrecorded: AtomicBool,
     synced: Mutex<SyncedDirs>,

@@ -4,13 +4,13 @@ use std::{
     collections::BTreeMap,
     mem,
     path::{Path, PathBuf, absolute},
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Mutex, Weak},
     time::Duration,
 };
 
 use tokio::time::Instant;
 
-use super::{metrics::QueueMetrics, threads::Threads, wakeups::Wakeups};
+use super::{metrics::QueueMetrics, mutex::lock, threads::Threads, wakeups::Wakeups};
 
 /// Maximum number of blocking threads that wait for the disk of one path. A disk that hangs would otherwise take all
 /// blocking threads of the runtime, of which Tokio starts up to 512.
@@ -122,9 +122,4 @@ impl Drop for DeferredRun {
     fn drop(&mut self) {
         self.0.run_deferred();
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // The values are consistent at every point where a thread can panic.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -13,12 +13,13 @@ use std::{
     time::Duration,
 };
 
+use bytes::Bytes;
+
 use self::{add::PartsFile, layout::Simple};
 use super::{
     DirQueue, DirQueueBuilder, Error, Name,
-    blocking::{Work, run, run_blocking},
-    bound::CapacityPermit,
-    group::{self, Group},
+    add::Group,
+    blocking::{self, Work, run},
     retry_budget::RetryBudget,
     root::Options,
 };
@@ -130,26 +131,9 @@ impl DirQueue<Simple> {
         if data.as_ref().len() > MAX_COPY {
             return self.add_in_parts(data.as_ref()).await;
         }
-        let data = data.as_ref().to_vec();
+        let data = Bytes::copy_from_slice(data.as_ref());
         let permit = self.reserve_capacity(1).await?;
-        self.add_at_once(data, permit).await
-    }
-
-    async fn add_at_once(
-        &self,
-        data: Vec<u8>,
-        permit: Option<CapacityPermit>,
-    ) -> Result<Name, Error> {
-        if group::accepts(&self.protocol.root, data.len()) {
-            return group::add(&self.protocol, data, permit).await;
-        }
-        let work_length = Work::for_add(&self.protocol.root, data.len());
-        run("add to", work_length, &self.protocol, move |queue| {
-            // Held until the element is in the queue, even if the caller is dropped.
-            let _permit = permit;
-            queue.add(&data)
-        })
-        .await
+        self.add_one(data, permit).await
     }
 
     /// Adds an element without a copy of it: each part is copied when it is written.
@@ -161,7 +145,7 @@ impl DirQueue<Simple> {
             let written = match self.write_in_parts(data).await {
                 // The umask may not permit this process to open its own file again.
                 Err(Error::Io { source, .. }) if source.kind() == ErrorKind::PermissionDenied => {
-                    return self.add_at_once(data.to_vec(), permit).await;
+                    return self.add_one(Bytes::copy_from_slice(data), permit).await;
                 }
                 written => written?,
             };
@@ -224,22 +208,8 @@ impl DirQueue<Simple> {
         bodies: impl IntoIterator<Item = B>,
     ) -> impl Future<Output = Result<Vec<Name>, Error>> {
         // Consumed here because the caller's iterator may not be `Send`, and the future must be.
-        let mut data = Vec::new();
-        let mut ends = Vec::new();
-        for body in bodies {
-            data.extend_from_slice(body.as_ref());
-            ends.push(data.len());
-        }
-        async move {
-            let permit = self.reserve_capacity(ends.len() as u64).await?;
-            run("add to", Work::Long, &self.protocol, move |queue| {
-                let _permit = permit;
-                let mut start = 0;
-                let body = |&end: &usize| &data[std::mem::replace(&mut start, end)..end];
-                queue.add_many(&ends.iter().map(body).collect::<Vec<_>>())
-            })
-            .await
-        }
+        let copy = |body: B| Bytes::copy_from_slice(body.as_ref());
+        self.add_all(bodies.into_iter().map(copy).collect())
     }
 
     /// Moves your file into the queue, and returns the name of the new element. Use it for elements that are too large
@@ -382,8 +352,7 @@ impl DirQueueBuilder<SimpleSettings> {
                 format!("must be a whole number of seconds below 2^32, got {granularity:?}");
             return Err(Error::InvalidOption { option: "granularity", reason });
         };
-        let path = options.path.clone();
-        let root = run_blocking("open", &path, || options.open(&[])).await?;
+        let root = blocking::open(options, &[]).await?;
         Ok(DirQueue::new(Simple { root, granularity, sync_group: Group::default() }))
     }
 }

@@ -20,7 +20,7 @@ use std::{
     mem,
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard,
         atomic::{
             AtomicBool,
             Ordering::{Acquire, Release},
@@ -36,7 +36,10 @@ use tokio::{
 };
 
 use self::backoff::SpinBackoff;
-use super::threads::{ThreadPermit, Threads};
+use super::{
+    mutex::lock,
+    threads::{ThreadPermit, Threads},
+};
 
 /// Time for which a caller spins for its result: about the duration of most calls, and about the cost of waking a
 /// thread. Also the maximum gap between calls in quick succession.
@@ -85,7 +88,7 @@ enum WorkerSlot {
     Empty,
     Spinning,
     /// A thread spins, and has not yet taken this job.
-    Handed(u64, Box<dyn Job>),
+    Handed(u64, Job),
 }
 
 /// The runtime shut down before the work began.
@@ -110,14 +113,7 @@ impl SpinHandoff {
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, NotStarted> {
         let (sender, mut receiver) = oneshot::channel();
-        let begin = move |permit: ThreadPermit| -> Box<dyn Job> {
-            let work = move || {
-                // Released before the result is sent: the caller may need it for its next call.
-                let _permit = permit;
-                work()
-            };
-            Box::new(Task { work: Some(work), done: None, sender })
-        };
+        let begin = move |permit| new_job(permit, work, sender);
         let handoff = self.clone();
         let entered = self.threads.enter(begin, move |begin, permit| {
             handoff.run_jobs(begin(permit), false);
@@ -144,22 +140,13 @@ impl SpinHandoff {
     ) {
         let handoff = self.clone();
         self.threads.spawn(runtime, move |permit| {
-            let work = move || {
-                let _permit = permit;
-                work();
-            };
             let (sender, _) = oneshot::channel();
-            handoff.run_jobs(Box::new(Task { work: Some(work), done: None, sender }), false);
+            handoff.run_jobs(new_job(permit, work, sender), false);
         });
     }
 
     /// Runs a job on the spinning thread, or on a new one. Returns the result if it was seen by spinning.
-    fn start<T>(
-        self: &Arc<Self>,
-        job: Box<dyn Job>,
-        short: bool,
-        receiver: &mut Receiver<T>,
-    ) -> Option<T> {
+    fn start<T>(self: &Arc<Self>, job: Job, short: bool, receiver: &mut Receiver<T>) -> Option<T> {
         match self.hand_over(job) {
             // Saves wakeups: a `dequeue` took 18 µs instead of 34 on an idle machine (docs/architecture.md).
             Ok(ticket) if short => self.spin_for_result(ticket, receiver),
@@ -172,7 +159,7 @@ impl SpinHandoff {
     }
 
     /// Hands work to the spinning thread. If none spins, returns the work, and whether a thread should spin after it.
-    fn hand_over(&self, job: Box<dyn Job>) -> Result<u64, (Box<dyn Job>, bool)> {
+    fn hand_over(&self, job: Job) -> Result<u64, (Job, bool)> {
         let now = Instant::now();
         let mut state = self.state();
         if state.backoff.skips_call() {
@@ -227,27 +214,27 @@ impl SpinHandoff {
     }
 
     /// Runs a job on a blocking thread of the runtime, which then spins for more if `keep_spinning`.
-    fn spawn(self: &Arc<Self>, job: Box<dyn Job>, keep_spinning: bool) {
+    fn spawn(self: &Arc<Self>, job: Job, keep_spinning: bool) {
         let handoff = self.clone();
         spawn_blocking(move || handoff.run_jobs(job, keep_spinning));
     }
 
-    fn run_jobs(&self, job: Box<dyn Job>, keep_spinning: bool) {
+    fn run_jobs(&self, job: Job, keep_spinning: bool) {
         MAY_BLOCK.set(true);
         self.run_each(job, keep_spinning);
         // The thread belongs to the runtime, which also runs work of others on it.
         MAY_BLOCK.set(false);
     }
 
-    fn run_each(&self, mut job: Box<dyn Job>, keep_spinning: bool) {
+    fn run_each(&self, mut job: Job, keep_spinning: bool) {
         let retires_at = Instant::now() + MAX_WORKER_TIME;
         loop {
-            job.run();
+            let send_result = job();
             let now = Instant::now();
             // The slot is marked before the result is sent: the caller may hand over more work immediately.
             let is_spinning = self.finish_work(now, keep_spinning && now < retires_at);
             // The caller's waker may panic. A panic here would leave the slot marked, and the next job would never run.
-            let _ = catch_unwind(AssertUnwindSafe(|| job.send_result()));
+            let _ = catch_unwind(AssertUnwindSafe(send_result));
             match is_spinning.then(|| self.next_job(now + WORKER_SPIN)).flatten() {
                 Some(next) => job = next,
                 None => return,
@@ -268,7 +255,7 @@ impl SpinHandoff {
     }
 
     /// Waits for the next job until `until`. Returns `None` if this thread no longer spins.
-    fn next_job(&self, until: Instant) -> Option<Box<dyn Job>> {
+    fn next_job(&self, until: Instant) -> Option<Job> {
         loop {
             let has_timed_out = Instant::now() >= until;
             // `Acquire` pairs with `Release` in `hand_over`. At the timeout the slot is emptied, and a job that was
@@ -294,8 +281,7 @@ impl SpinHandoff {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // The state is consistent at every point where a thread can panic.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 
@@ -305,33 +291,24 @@ impl fmt::Debug for SpinHandoff {
     }
 }
 
-/// Work whose result is sent in a separate step.
-trait Job: Send {
-    fn run(&mut self);
-
-    fn send_result(self: Box<Self>);
-}
-
-struct Task<W, T> {
-    work: Option<W>,
-    done: Option<Result<T, Panic>>,
-    sender: Sender<Result<T, Panic>>,
-}
+/// Runs work, and returns the step that sends its result.
+type Job = Box<dyn FnOnce() -> Box<dyn FnOnce()> + Send>;
 
 type Panic = Box<dyn Any + Send>;
 
-impl<W: FnOnce() -> T + Send, T: Send> Job for Task<W, T> {
-    fn run(&mut self) {
+fn new_job<T: Send + 'static>(
+    permit: ThreadPermit,
+    work: impl FnOnce() -> T + Send + 'static,
+    sender: Sender<Result<T, Panic>>,
+) -> Job {
+    Box::new(move || {
         // The panic is returned to the caller, and the thread continues.
-        self.done = self.work.take().map(|work| catch_unwind(AssertUnwindSafe(work)));
-    }
-
-    fn send_result(self: Box<Self>) {
-        if let Some(done) = self.done {
-            // The caller may be gone. Then the result is dropped here, where that may block.
-            let _ = self.sender.send(done);
-        }
-    }
+        let done = catch_unwind(AssertUnwindSafe(work));
+        // Released before the result is sent: the caller may need it for its next call.
+        drop(permit);
+        // The caller may be gone. Then the result is dropped here, where that may block.
+        Box::new(move || drop(sender.send(done)))
+    })
 }
 
 /// Spins briefly. The hint leaves execution resources to the other hardware thread of the core.

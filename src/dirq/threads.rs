@@ -4,37 +4,36 @@
 //! until that future is polled, which may be never: a stream keeps the future of its step if that of `next` is dropped.
 
 use std::{
-    collections::VecDeque,
-    fmt, mem,
+    mem,
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, MutexGuard},
 };
 
 use tokio::runtime::Handle;
 
-/// The threads that may wait for the disk of one path.
-pub(super) struct Threads(Mutex<State>);
+use super::ticket_queue::{LockedTickets, TicketGuard, TicketQueue};
 
-struct State {
+/// The threads that may wait for the disk of one path, and the jobs that wait for one of them.
+pub(super) type Threads = TicketQueue<WaitingJob, ThreadState>;
+
+#[derive(Default)]
+pub(super) struct ThreadState {
     /// Number of threads that may begin to work.
     free: usize,
-    /// Jobs that wait for a thread, in order of arrival, and so sorted by ticket.
-    waiting: VecDeque<WaitingJob>,
-    tickets: u64,
     /// True while a call of [`Threads::release`] starts jobs.
     is_starting: bool,
 }
 
-struct WaitingJob {
-    ticket: u64,
+pub(super) struct WaitingJob {
     runtime: Handle,
     start: Box<dyn FnOnce(ThreadPermit) + Send>,
 }
 
 impl Threads {
     pub(super) fn new(count: usize) -> Arc<Self> {
-        let waiting = VecDeque::new();
-        Arc::new(Self(Mutex::new(State { free: count, waiting, tickets: 0, is_starting: false })))
+        let threads = Self::default();
+        threads.lock().state.free = count;
+        Arc::new(threads)
     }
 
     /// Returns the job with a permit if a thread is free. Otherwise the job waits in the line: when a thread is free,
@@ -47,15 +46,15 @@ impl Threads {
         self: &Arc<Self>,
         job: J,
         start: impl FnOnce(J, ThreadPermit) + Send + 'static,
-    ) -> Result<(J, ThreadPermit), PlaceInLine> {
-        let mut state = self.state();
-        if state.free > 0 {
-            state.free -= 1;
+    ) -> Result<(J, ThreadPermit), TicketGuard<'_, WaitingJob, ThreadState>> {
+        let mut locked = self.lock();
+        if locked.state.free > 0 {
+            locked.state.free -= 1;
             return Ok((job, ThreadPermit(self.clone())));
         }
         let start = Box::new(move |permit| start(job, permit));
-        let ticket = state.push(Handle::current(), start);
-        Err(PlaceInLine { threads: self.clone(), ticket })
+        let ticket = locked.push(WaitingJob { runtime: Handle::current(), start });
+        Err(self.guard(ticket))
     }
 
     /// Runs `start` on a blocking thread of `runtime` when a thread is free. The job cannot be withdrawn.
@@ -64,53 +63,42 @@ impl Threads {
         runtime: Handle,
         start: impl FnOnce(ThreadPermit) + Send + 'static,
     ) {
-        let mut state = self.state();
-        state.push(runtime, Box::new(start));
-        self.start_jobs(state);
+        let mut locked = self.lock();
+        locked.push(WaitingJob { runtime, start: Box::new(start) });
+        self.start_jobs(locked);
     }
 
     /// Frees a thread, and starts the next job.
     fn release(self: &Arc<Self>) {
-        let mut state = self.state();
-        state.free += 1;
-        self.start_jobs(state);
+        let mut locked = self.lock();
+        locked.state.free += 1;
+        self.start_jobs(locked);
     }
 
     /// Starts the next jobs of the line, as far as threads are free.
-    fn start_jobs<'a>(self: &'a Arc<Self>, mut state: MutexGuard<'a, State>) {
+    fn start_jobs<'a>(
+        self: &'a Arc<Self>,
+        mut locked: MutexGuard<'a, LockedTickets<WaitingJob, ThreadState>>,
+    ) {
         // The other call may be below this one on the stack: a runtime that has shut down drops the job that it should
         // run, and with it the permit. One loop starts all jobs, however many runtimes have shut down.
-        if mem::replace(&mut state.is_starting, true) {
+        if mem::replace(&mut locked.state.is_starting, true) {
             return;
         }
-        while state.free > 0
-            && let Some(next) = state.waiting.pop_front()
+        while locked.state.free > 0
+            && let Some(next) = locked.pop()
         {
-            state.free -= 1;
-            drop(state);
+            locked.state.free -= 1;
+            drop(locked);
             let permit = ThreadPermit(self.clone());
             let start = AssertUnwindSafe(|| {
                 next.runtime.spawn_blocking(move || (next.start)(permit));
             });
             // Panics if the system can create no thread: the job then waits in its runtime.
             let _ = catch_unwind(start);
-            state = self.state();
+            locked = self.lock();
         }
-        state.is_starting = false;
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        // The state is consistent at every point where a thread can panic.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl State {
-    /// Adds a job to the line, and returns its ticket.
-    fn push(&mut self, runtime: Handle, start: Box<dyn FnOnce(ThreadPermit) + Send>) -> u64 {
-        self.tickets += 1;
-        self.waiting.push_back(WaitingJob { ticket: self.tickets, runtime, start });
-        self.tickets
+        locked.state.is_starting = false;
     }
 }
 
@@ -120,28 +108,5 @@ pub(super) struct ThreadPermit(Arc<Threads>);
 impl Drop for ThreadPermit {
     fn drop(&mut self) {
         self.0.release();
-    }
-}
-
-/// The place of a job in the line. Dropping it withdraws the job, unless that has begun.
-pub(super) struct PlaceInLine {
-    threads: Arc<Threads>,
-    ticket: u64,
-}
-
-impl Drop for PlaceInLine {
-    fn drop(&mut self) {
-        let mut state = self.threads.state();
-        let found = state.waiting.binary_search_by_key(&self.ticket, |job| job.ticket);
-        let withdrawn = found.ok().and_then(|index| state.waiting.remove(index));
-        drop(state);
-        // After the lock is released: this drops the work, which may enter the line again.
-        drop(withdrawn);
-    }
-}
-
-impl fmt::Debug for Threads {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Threads").finish_non_exhaustive()
     }
 }

@@ -14,7 +14,7 @@ use std::{
     collections::VecDeque,
     fmt, mem,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Mutex, Weak},
     time::Duration,
 };
 
@@ -25,7 +25,7 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use super::{Error, Name, system_watch::SystemWatch};
+use super::{Error, Name, mutex::lock, system_watch::SystemWatch};
 
 /// Time after which a turn that was not used is given to another stream too. Longer than most scans.
 const MAX_TURN: Duration = Duration::from_millis(250);
@@ -91,7 +91,7 @@ impl Wakeups {
     fn give_turn(self: &Arc<Self>, rest: Option<Rest>) {
         loop {
             let (waiter, turn) = {
-                let mut state = self.state();
+                let mut state = lock(&self.state);
                 let Some(waiter) = state.waiters.pop_front() else {
                     let number = rest.map_or(u64::MAX, |rest| rest.number);
                     state.left = state.left.max(number);
@@ -118,7 +118,7 @@ impl Wakeups {
     pub(super) fn set_due_in(&self, delay: Duration) {
         let Some(due) = Instant::now().checked_add(delay) else { return };
         {
-            let mut state = self.state();
+            let mut state = lock(&self.state);
             if state.due.is_some_and(|earlier| earlier <= due) {
                 return;
             }
@@ -129,7 +129,7 @@ impl Wakeups {
 
     /// Announces the times at which backoffs end, in microseconds since 1970 as `now`.
     pub(super) fn set_next_due(&self, dues: impl Iterator<Item = u64>, now: u64) {
-        let last_check = mem::replace(&mut self.state().last_check, now);
+        let last_check = mem::replace(&mut lock(&self.state).last_check, now);
         // Elements that were due at the last check are locked: an immediate scan would find them locked again.
         if let Some(earliest) = dues.filter(|due| *due > last_check).min() {
             self.set_due_in(Duration::from_micros(earliest.saturating_sub(now)));
@@ -149,7 +149,7 @@ impl Wakeups {
                 wakeups.wake_one();
             }
         };
-        let mut system = self.system.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut system = lock(&self.system);
         let updated = system.update(root, directories, notify);
         drop(system);
         if updated.has_new {
@@ -163,7 +163,7 @@ impl Wakeups {
     /// after each pause.
     pub(super) fn begin_watch_retry(&self) -> bool {
         let now = Instant::now();
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         let is_due = state.watch_retried_at.is_none_or(|at| now >= at + SystemWatch::RETRY_AFTER);
         if is_due {
             state.watch_retried_at = Some(now);
@@ -182,7 +182,7 @@ impl Wakeups {
         scanned: u64,
     ) -> Result<ScanTurn, oneshot::Receiver<ScanTurn>> {
         let runtime = Handle::current();
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         state.runtime = Some(runtime);
         if scanned < state.left {
             // The scan that follows finds all elements.
@@ -206,7 +206,7 @@ impl Wakeups {
 
     /// Returns the time at which a stream that waits since `entered` should scan the queue; `None` if it is never.
     pub(super) fn next_scan(&self, entered: Instant, every: Duration) -> Option<Instant> {
-        self.state().next_scan(entered, every)
+        lock(&self.state).next_scan(entered, every)
     }
 
     /// Returns the turn of the stream whose timer has ended, or `None` if another stream has taken it.
@@ -216,7 +216,7 @@ impl Wakeups {
         every: Duration,
     ) -> Option<ScanTurn> {
         let now = Instant::now();
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         if state.next_scan(entered, every).is_none_or(|next| now < next) {
             return None;
         }
@@ -230,33 +230,28 @@ impl Wakeups {
 
     /// Notes that a stream scans the whole queue. Returns the number of the latest turn.
     pub(super) fn begin_scan(&self) -> u64 {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         state.last_scan = Instant::now();
         state.given
     }
 
     /// Returns the number of the latest turn.
     pub(super) fn latest_turn(&self) -> u64 {
-        self.state().given
+        lock(&self.state).given
     }
 
     /// Makes a task give the turns that are not used in time to other streams.
     fn supervise_turns(self: &Arc<Self>) {
         let runtime = {
-            let state = self.state();
+            let state = lock(&self.state);
             // The task ends with its runtime.
             let is_supervised = state.turn_task.as_ref().is_some_and(|task| !task.is_finished());
             if is_supervised { None } else { state.runtime.clone() }
         };
         if let Some(runtime) = runtime {
             let task = runtime.spawn(pass_on_unused_turns(Arc::downgrade(self)));
-            self.state().turn_task = Some(task);
+            lock(&self.state).turn_task = Some(task);
         }
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        // The state is consistent at every point where a thread can panic.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -305,7 +300,7 @@ impl ScanTurn {
     /// Ends the turn: nothing was found.
     pub(super) fn finish(mut self) {
         if let Some(wakeups) = mem::take(&mut self.wakeups).upgrade() {
-            wakeups.state().end_turn(self.serial);
+            lock(&wakeups.state).end_turn(self.serial);
         }
     }
 
@@ -322,7 +317,7 @@ impl ScanTurn {
 impl Drop for ScanTurn {
     fn drop(&mut self) {
         if let Some(wakeups) = self.wakeups.upgrade() {
-            wakeups.state().end_turn(self.serial);
+            lock(&wakeups.state).end_turn(self.serial);
             wakeups.wake_one();
         }
     }
@@ -334,7 +329,7 @@ async fn pass_on_unused_turns(wakeups: Weak<Wakeups>) {
         sleep(MAX_TURN).await;
         let Some(wakeups) = wakeups.upgrade() else { return };
         {
-            let mut state = wakeups.state();
+            let mut state = lock(&wakeups.state);
             let is_used = state.used >= state.given;
             // Counted as used, so that each is passed on once.
             (state.used, state.written_off) = (state.given, state.given);

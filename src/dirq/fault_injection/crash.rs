@@ -87,12 +87,12 @@ const SCENARIOS: &[(&str, Scenario)] = &[
     ("fail for good, revive, and fail, and ack", |process, _, _, log| {
         let _ = match process {
             Process::Simple(queue) => {
-                let queue = QueueSimple::builder(queue.path()).max_attempts(1);
+                let queue = QueueSimple::builder(queue.path()).max_attempts(1).in_place();
                 in_place(queue.open()).map(|queue| fail_and_revive(&queue, |body| text(body), log))
             }
             Process::Normal(queue) => {
                 let schema = queue.schema().expect("the queue has a schema").clone();
-                let queue = Queue::builder(queue.path()).schema(schema).max_attempts(1);
+                let queue = Queue::builder(queue.path()).schema(schema).max_attempts(1).in_place();
                 in_place(queue.open()).map(|queue| fail_and_revive(&queue, body_of, log))
             }
         };

@@ -34,7 +34,7 @@ fn fail_all(queue: &QueueSimple) {
 
 /// Opens a queue whose new elements go to a new directory.
 fn open(path: &Path) -> QueueSimple {
-    let queue = QueueSimple::builder(path).max_attempts(1).granularity(Duration::ZERO);
+    let queue = QueueSimple::builder(path).max_attempts(1).granularity(Duration::ZERO).in_place();
     in_place(queue.open()).expect("no fault is injected")
 }
 
@@ -48,7 +48,7 @@ fn cost_of_a_job(dead_letters: usize) -> Cost {
     let temp_dir = temp_dir();
     let path = temp_dir.path().join("queue");
     let day = Duration::from_secs(86_400);
-    let old = QueueSimple::builder(&path).max_attempts(1).granularity(day);
+    let old = QueueSimple::builder(&path).max_attempts(1).granularity(day).in_place();
     let old = in_place(old.open()).expect("no fault is injected");
     let bodies = (0..dead_letters).map(|i| i.to_string());
     in_place(old.add_many(bodies)).expect("no fault is injected");

@@ -100,7 +100,7 @@ async fn element_with_many_fields_opens_at_most_64_files() {
     let fields = (0..200).map(|number| (format!("f{number}"), "string"));
     let schema = Schema::new(fields).expect("the schema is valid");
     let temp_dir = temp_dir();
-    let queue = Queue::builder(temp_dir.path()).schema(schema).sync(true);
+    let queue = Queue::builder(temp_dir.path()).schema(schema).sync(true).in_place();
     let queue = in_place(queue.open()).expect("no fault is injected");
     let mut element = Element::new();
     for number in 0..200 {
@@ -117,7 +117,7 @@ async fn element_with_many_fields_opens_at_most_64_files() {
     }
     let schema = queue.schema().expect("the queue has a schema");
     let files = schema.encode(element).expect("the element matches the schema");
-    let (added, max_open) = with_file_limit(1_000, || queue.protocol.add_each(vec![files]));
+    let (added, max_open) = with_file_limit(1_000, || queue.protocol.add_each(&[files]));
     assert!(added[0].is_ok() && max_open <= 64, "{added:?}");
 }
 

@@ -36,11 +36,6 @@ pub(crate) fn with_plan<R>(
     done
 }
 
-/// Returns whether a plan is active on this thread.
-pub(crate) fn has_plan() -> bool {
-    PLAN.with_borrow(Option::is_some)
-}
-
 /// Returns the number of names that this thread has found in directories.
 pub(crate) fn listed() -> usize {
     LISTED.get()

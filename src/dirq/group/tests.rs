@@ -2,6 +2,7 @@
 
 use std::{future::Future, pin::Pin, sync::mpsc};
 
+use bytes::Bytes;
 use futures_util::{FutureExt, future::join_all};
 use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};
@@ -27,7 +28,7 @@ fn open() -> (QueueSimple, TempDir) {
 
 /// Returns a future that adds in a group, regardless of the queue's storage.
 fn add_to(queue: &QueueSimple, body: &str) -> AddFuture {
-    let (queue, body) = (queue.protocol.clone(), body.as_bytes().to_vec());
+    let (queue, body) = (queue.protocol.clone(), Bytes::from(body.to_owned()));
     Box::pin(async move { add(&queue, body, None).await })
 }
 
@@ -39,8 +40,8 @@ fn queued_add(queue: &QueueSimple, body: &str) -> AddFuture {
 }
 
 /// Returns a leader that does not execute adds until it is spawned.
-fn with_leader(queue: &QueueSimple) -> GroupLeader<impl AddInGroups> {
-    queue.protocol.group().state().has_leader = true;
+fn with_leader(queue: &QueueSimple) -> GroupLeader<impl Add> {
+    queue.protocol.group().lock().state.has_leader = true;
     GroupLeader { queue: queue.protocol.clone(), has_resigned: false }
 }
 
@@ -80,7 +81,7 @@ fn cancelled_queued_add_adds_nothing_and_blocks_no_other_add() {
         assert_eq!(read(&queue, second.await.unwrap()).await, "second");
     });
     assert_eq!(count(&queue), 1);
-    assert!(queue.protocol.group().state().waiting.is_empty());
+    assert_eq!(queue.protocol.group().lock().len(), 0);
 }
 
 #[test]
@@ -106,7 +107,7 @@ fn failed_directory_sync_is_reported_to_each_caller_with_its_name() {
         "sync a directory" => Fault::Fail(rustix::io::Errno::IO),
         _ => Fault::None,
     };
-    let added = with_plan(fault, || queue.protocol.add_each(vec![b"a".to_vec(), b"b".to_vec()]));
+    let added = with_plan(fault, || queue.protocol.add_each(&["a", "b"].map(Bytes::from)));
     let bodies = added.into_iter().map(|added| match added {
         Err(Error::Partial { names, source }) => {
             assert!(source.to_string().contains("sync"), "{source}");
@@ -190,8 +191,7 @@ fn concurrent_adds_are_each_executed_once() {
     }
     // Adds that were cancelled after their group had begun are in the queue too.
     assert!((480..=720).contains(&count(&queue)), "{}", count(&queue));
-    let state = queue.protocol.group().state();
-    assert!(state.waiting.is_empty());
+    assert_eq!(queue.protocol.group().lock().len(), 0);
 }
 
 /// A permit counts until its element is in the queue, or the add is dropped, wherever that happens.
@@ -218,7 +218,7 @@ fn bound_holds_and_leaks_no_permits_when_adds_are_dropped_at_any_poll() {
                 is_full = adds.iter().any(|add| matches!(add, Err(Error::Full { .. })));
             }
             // Dropped adds may still be executed, and have permits.
-            while queue.protocol.group().state().has_leader {
+            while queue.protocol.group().lock().state.has_leader {
                 tokio::task::yield_now().await;
             }
             let count = queue.count().await.unwrap();

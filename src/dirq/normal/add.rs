@@ -11,17 +11,52 @@ use super::{
 };
 use crate::dirq::{
     Element, Error, Name,
+    add::{Add, Group},
     blocking::Work,
     file_name::FileName,
     fs::{Dir, Mode, NewFile, OpenFor, file_id, is_out_of_file_descriptors},
-    group::{AddInGroups, Group},
     retry_budget::RetryBudget,
     root::{Opener, Root, Unpublished},
 };
 
 impl Normal {
-    /// Returns the duration of an add of `len` bytes.
-    pub(super) fn work_for_add(&self, len: usize) -> Work {
+    /// Returns the directory for one more element.
+    fn current_directory<'a>(&'a self, dirs: &mut AddDirs<'a>) -> Result<(u32, Arc<Dir>), Error> {
+        let mut retries = RetryBudget::of("add to");
+        loop {
+            let directory = self.rotation.directory(&self.root, &dirs.opener)?;
+            if let Some((current, dir)) = &dirs.current
+                && *current == directory
+            {
+                return Ok((directory, dir.clone()));
+            }
+            if let Some(dir) = dirs.opener.open(directory)? {
+                dirs.current = Some((directory, dir.clone()));
+                return Ok((directory, dir));
+            }
+            // The directory was removed since it was chosen.
+            self.rotation.reset();
+            *dirs = AddDirs::new(&self.root);
+            retries.spend(|| self.root.path().to_owned())?;
+        }
+    }
+}
+
+impl Add for Normal {
+    type Content = Files;
+    type Written = TempElement;
+    type Dirs<'a> = AddDirs<'a>;
+
+    fn group(&self) -> &Group<Files> {
+        &self.sync_group
+    }
+
+    fn encoder(&self) -> Result<impl Fn(Element) -> Result<Files, Error>, Error> {
+        let schema = self.schema()?;
+        Ok(|element| schema.encode(element))
+    }
+
+    fn work_for_add(&self, len: usize) -> Work {
         // Without an allowance, the add counts a directory, which takes longer the fuller it is.
         match self.rotation.has_allowance() {
             true => Work::for_add(&self.root, len),
@@ -29,28 +64,14 @@ impl Normal {
         }
     }
 
-    pub(super) fn add(&self, element: Element) -> Result<Name, Error> {
-        let files = self.schema()?.encode(element)?;
-        let mut dirs = AddDirs::new(&self.root);
-        let mut temp = self.write(&mut dirs, &files)?;
-        // Before it is published, so that no element is incomplete after a crash of the machine. A crash of the process
-        // up to here leaves a directory in `temporary`, which a purge removes.
-        temp.sync()?;
-        let name = self.publish(&mut dirs, temp, &files)?;
-        self.root.finish_add(name)
+    fn dirs(&self) -> AddDirs<'_> {
+        AddDirs::new(&self.root)
     }
 
-    /// Adds several elements. All are written before the first is added: if a write fails, none is added.
-    pub(super) fn add_many(&self, elements: Vec<Element>) -> Result<Vec<Name>, Error> {
-        let schema = self.schema()?;
-        let encode = |element| schema.encode(element);
-        let encoded: Vec<_> = elements.into_iter().map(encode).collect::<Result<_, _>>()?;
-        let mut dirs = AddDirs::new(&self.root);
-        let write = |files| self.write(&mut dirs, files);
-        let most = max_open_files(&encoded);
-        let written = self.root.write_each(&encoded, most, write).collect::<Result<Vec<_>, _>>()?;
-        let publish = |(temp, files)| self.publish(&mut dirs, temp, files);
-        self.root.finish_adds(written.into_iter().zip(&encoded).map(publish))
+    /// The open files of an element are its fields and its directory.
+    fn max_open_files(elements: &[Files]) -> usize {
+        let most = elements.iter().map(|files| files.len() + 1).max();
+        most.unwrap_or(1).min(Root::MAX_OPEN_FILES)
     }
 
     /// Writes the files of an element into a new directory in `temporary`.
@@ -90,7 +111,6 @@ impl Normal {
         }
     }
 
-    /// Turns a written directory into an element. Writes `files` again if a purge has removed the directory.
     fn publish<'a>(
         &'a self,
         dirs: &mut AddDirs<'a>,
@@ -138,44 +158,6 @@ impl Normal {
             retries.spend(|| self.root.path().to_owned())?;
         }
     }
-
-    /// Returns the directory for one more element.
-    fn current_directory<'a>(&'a self, dirs: &mut AddDirs<'a>) -> Result<(u32, Arc<Dir>), Error> {
-        let mut retries = RetryBudget::of("add to");
-        loop {
-            let directory = self.rotation.directory(&self.root, &dirs.opener)?;
-            if let Some((current, dir)) = &dirs.current
-                && *current == directory
-            {
-                return Ok((directory, dir.clone()));
-            }
-            if let Some(dir) = dirs.opener.open(directory)? {
-                dirs.current = Some((directory, dir.clone()));
-                return Ok((directory, dir));
-            }
-            // The directory was removed since it was chosen.
-            self.rotation.reset();
-            *dirs = AddDirs::new(&self.root);
-            retries.spend(|| self.root.path().to_owned())?;
-        }
-    }
-}
-
-impl AddInGroups for Normal {
-    type Item = Files;
-
-    fn group(&self) -> &Group<Files> {
-        &self.sync_group
-    }
-
-    fn add_each(&self, elements: Vec<Files>) -> Vec<Result<Name, Error>> {
-        let mut dirs = AddDirs::new(&self.root);
-        let write = |files: &Files| self.write(&mut dirs, files);
-        let most = max_open_files(&elements);
-        let written: Vec<_> = self.root.write_each(&elements, most, write).collect();
-        let publish = |(temp, files): (Result<_, _>, &Files)| self.publish(&mut dirs, temp?, files);
-        self.root.finish_each(written.into_iter().zip(&elements).map(publish))
-    }
 }
 
 /// Syncs the files of an element, so that they survive a crash of the machine, and closes them.
@@ -185,19 +167,8 @@ fn sync_all(element: &Dir, files: &mut Vec<(NewFile, CString)>) -> Result<(), (E
         .try_for_each(|(file, name)| file.sync().map_err(|error| (error, element.path_of(&name))))
 }
 
-/// Returns the size of an element in bytes.
-pub(super) fn len_of(element: &Element) -> usize {
-    element.iter().map(|(_, value)| value.len()).sum()
-}
-
-/// Returns the maximum number of files that are open until an element is synced: its fields and its directory.
-fn max_open_files(elements: &[Files]) -> usize {
-    let most = elements.iter().map(|files| files.len() + 1).max();
-    most.unwrap_or(1).min(Root::MAX_OPEN_FILES)
-}
-
 /// The directories needed by an add, opened once per call.
-struct AddDirs<'a> {
+pub(in crate::dirq) struct AddDirs<'a> {
     opener: Opener<'a>,
     temporary: Option<Arc<Dir>>,
     current: Option<(u32, Arc<Dir>)>,
@@ -210,7 +181,7 @@ impl<'a> AddDirs<'a> {
 }
 
 /// An element's directory in `temporary`. Dropping it before it is published removes it.
-struct TempElement {
+pub(in crate::dirq) struct TempElement {
     parent: Arc<Dir>,
     name: FileName,
     /// Device and inode, which identify the directory after a rename.

@@ -13,9 +13,9 @@ use rustix::io::Errno;
 use super::rotation::Rotation;
 use crate::dirq::{
     Error, Name, Schema,
+    add::Group,
     file_name::FileName,
     fs::{Dir, OpenFor},
-    group::Group,
     root::{Opener, Root},
 };
 
@@ -30,7 +30,7 @@ pub struct Normal {
 }
 
 /// The files of an element, by field name.
-pub(super) type Files = Vec<(String, Bytes)>;
+pub(in crate::dirq) type Files = Vec<(String, Bytes)>;
 
 pub(super) const TEMPORARY: &str = "temporary";
 pub(super) const OBSOLETE: &str = "obsolete";

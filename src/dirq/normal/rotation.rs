@@ -4,12 +4,13 @@
 //! grants an allowance: a fraction of the free capacity that may be added before the next count. It is only a fraction
 //! because other processes add and remove too.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use crate::dirq::{
     Error,
     file_name::FileName,
     fs::{FileType, may_exist},
+    mutex::lock,
     retry_budget::RetryBudget,
     root::{Opener, Root},
 };
@@ -18,6 +19,7 @@ use crate::dirq::{
 #[derive(Debug)]
 pub(super) struct Rotation {
     max_elements: u64,
+    /// `None` or a complete count, after a panic at any point: both are valid.
     current: Mutex<Option<Current>>,
 }
 
@@ -42,7 +44,7 @@ impl Rotation {
     /// Returns the directory for one more element. Creates it if needed.
     pub(super) fn directory(&self, root: &Root, opener: &Opener<'_>) -> Result<u32, Error> {
         // Held during the count: all waiters need its result.
-        let mut current = self.current();
+        let mut current = lock(&self.current);
         // Taken out, so that nothing outdated remains if the count below fails.
         let known =
             current.take().filter(|known| known.allowance > 0 && !known.has_next(root, opener));
@@ -58,7 +60,7 @@ impl Rotation {
 
     /// Forgets the directory after a purge removed it, so that the next call lists the queue.
     pub(super) fn reset(&self) {
-        *self.current() = None;
+        *lock(&self.current) = None;
     }
 
     /// Returns whether one more element can be added without counting. Never blocks.
@@ -97,11 +99,6 @@ impl Rotation {
             allowance: (self.max_elements / Self::ALLOWANCE_DIVISOR).max(1),
             generation: None,
         })
-    }
-
-    fn current(&self) -> MutexGuard<'_, Option<Current>> {
-        // `None` or a complete count, after a panic at any point: both are valid.
-        self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

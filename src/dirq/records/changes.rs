@@ -4,13 +4,14 @@
 //!    them, and a record in it is not read: its place suffices.
 //! 2. Network file systems report change times late. There, both directories are listed.
 
-use std::{collections::HashMap, sync::Arc, time::SystemTime};
+use std::{collections::HashMap, mem, sync::Arc};
 
 use super::{Records, list};
 use crate::dirq::{
     Error, Name, PurgeReport,
     dir_version::DirVersion,
     fs::Dir,
+    mutex::lock,
     record::Record,
     root::Root,
     snapshot::{Cached, DeadLetters, Snapshot},
@@ -21,9 +22,9 @@ impl Records {
     pub(in crate::dirq) fn snapshot(root: &Root) -> Result<Option<Arc<Snapshot>>, Error> {
         let Some(records) = Self::open(root)? else { return Ok(None) };
         // Copied: the lock is not held while the disk is read. Concurrent readers each keep a true snapshot.
-        let mut cached = root.record_cache.get();
+        let mut cached = lock(&root.record_cache).clone();
         if records.update(&mut cached, root)? {
-            let len = cached.snapshot.dead.len() + cached.snapshot.others.len();
+            let len = cached.snapshot.dead.names.len() + cached.snapshot.others.len();
             if len >= cached.purge_at {
                 // The elements may have been removed by another implementation, whose purge keeps records. The cost is
                 // that of a few calls per record, because the number must double before the next time.
@@ -32,17 +33,17 @@ impl Records {
                 let left = len.saturating_sub(report.records as usize);
                 cached.purge_at = 2 * left + Cached::MIN_PURGE;
             }
-            root.record_cache.set(cached.clone());
+            // Dropped after the lock is released: it may be large.
+            let _old = mem::replace(&mut *lock(&root.record_cache), cached.clone());
         }
         Ok(Some(cached.snapshot))
     }
 
     /// Lists the directories that have changed. Returns false if none has.
     fn update(&self, cached: &mut Cached, root: &Root) -> Result<bool, Error> {
-        // Before the metadata, as `is_settled` requires.
-        let now = SystemTime::now();
-        let version = version_of(&self.dir)?;
-        let dead_version = self.dead.as_deref().map(version_of).transpose()?;
+        let (version, is_settled) = version_of(&self.dir)?;
+        let dead = self.dead.as_deref().map(version_of).transpose()?;
+        let (dead_version, is_dead_settled) = dead.unzip();
         let is_unchanged = cached.version == Some(version);
         let is_dead_unchanged = cached.dead_version == dead_version && self.dead.is_some();
         if is_unchanged && (is_dead_unchanged || self.dead.is_none()) {
@@ -58,16 +59,16 @@ impl Records {
             true => last.dead.clone(),
             false => self.list_dead()?,
         };
-        let is_settled = |version: &DirVersion| root.is_local() && version.is_settled(now);
-        cached.version = Some(version).filter(is_settled);
-        cached.dead_version = dead_version.filter(is_settled);
-        if others.keys().any(|name| dead.contains(name)) {
+        cached.version = (root.is_local() && is_settled).then_some(version);
+        cached.dead_version =
+            dead_version.filter(|_| root.is_local() && is_dead_settled == Some(true));
+        if others.keys().any(|name| dead.names.contains(name)) {
             // A process is about to revive them, or crashed before it could remove a record.
             let is_only_dead = |name: &&Name| !others.contains_key(*name);
-            dead = Arc::new(dead.iter().filter(is_only_dead).copied().collect());
+            dead = Arc::new(dead.names.iter().filter(is_only_dead).copied().collect());
             cached.dead_version = None;
         }
-        if dead == last.dead {
+        if dead.names == last.dead.names {
             dead = last.dead.clone();
         }
         cached.snapshot = Arc::new(Snapshot { dead, others });
@@ -92,19 +93,19 @@ impl Records {
     }
 
     fn list_dead(&self) -> Result<Arc<DeadLetters>, Error> {
-        let mut names = DeadLetters::new();
+        let mut names = Vec::new();
         if let Some(dead) = &self.dead {
             list(dead, |file, name| {
                 if !file.is_reason && !file.is_draft {
-                    names.insert(name);
+                    names.push(name);
                 }
             })?;
         }
-        Ok(Arc::new(names))
+        Ok(Arc::new(names.into_iter().collect()))
     }
 }
 
-fn version_of(dir: &Dir) -> Result<DirVersion, Error> {
-    let stat = dir.own_stat().map_err(|error| Error::io("stat", dir.path(), error))?;
-    Ok(DirVersion::of(&stat))
+/// Returns the version of a directory, and whether any further change must alter it.
+fn version_of(dir: &Dir) -> Result<(DirVersion, bool), Error> {
+    DirVersion::read(|| dir.own_stat()).map_err(Error::on("stat", || dir.path()))
 }

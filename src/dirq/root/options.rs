@@ -14,13 +14,11 @@ use crate::{
     dirq::{
         Error, Purge,
         bound::QueueBound,
-        dead_directories::DeadDirectories,
         dir_cache::DirCache,
         fs::{Medium, Mode, file_id, is_directory, medium, stat},
         name_generator::NameGenerator,
         retry_policy,
         shared::SharedQueue,
-        snapshot::RecordCache,
         spin_handoff::SpinHandoff,
     },
     engine::retries::Retries,
@@ -33,6 +31,8 @@ pub(in crate::dirq) struct Options {
     pub(in crate::dirq) umask: Option<u32>,
     pub(in crate::dirq) rnd_hex: Option<u8>,
     pub(in crate::dirq) sync: bool,
+    /// True if all work runs on the calling thread.
+    pub(in crate::dirq) in_place: bool,
     pub(in crate::dirq) max_size: u64,
     /// `None` if deliveries are not counted.
     pub(in crate::dirq) retries: Option<Retries>,
@@ -50,6 +50,7 @@ impl Options {
             umask: None,
             rnd_hex: None,
             sync: false,
+            in_place: false,
             max_size: 1 << 30,
             retries: None,
             max_elements: None,
@@ -65,7 +66,8 @@ impl Options {
 
     /// Creates the queue's directory, its parents, and the subdirectories `always`, unless they exist.
     pub(in crate::dirq) fn open(self, always: &[&str]) -> Result<Root, Error> {
-        let Self { path, umask, rnd_hex, sync, max_size, retries, purge_every, .. } = self;
+        let Self { path, umask, rnd_hex, sync, in_place, max_size, retries, purge_every, .. } =
+            self;
         let (max_elements, wait_for_room) = (self.max_elements, self.wait_for_room);
         if let Some(retries) = &retries {
             retry_policy::check(retries)?;
@@ -93,6 +95,7 @@ impl Options {
         let root = Root {
             umask,
             sync,
+            in_place,
             max_size,
             retries,
             purge_every,
@@ -103,8 +106,7 @@ impl Options {
             handoff: Arc::new(SpinHandoff::new(shared.threads.clone())),
             shared,
             cache: (medium != Medium::Other).then(DirCache::default),
-            record_cache: RecordCache::default(),
-            dead_directories: DeadDirectories::default(),
+            record_cache: Mutex::default(),
             is_unrecorded: AtomicBool::new(false),
             synced: Mutex::default(),
             path,

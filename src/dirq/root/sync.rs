@@ -2,9 +2,8 @@
 //! directories above it are synced.
 
 use std::{
-    iter,
     sync::{
-        Mutex, MutexGuard, PoisonError,
+        Mutex,
         atomic::{AtomicUsize, Ordering::Relaxed},
     },
     thread,
@@ -16,6 +15,7 @@ use super::{Root, SyncedDirs};
 use crate::dirq::{
     Error, Name,
     fs::{Dir, OpenFor},
+    mutex::lock,
 };
 
 /// A written entry that is not an element yet. Dropping it removes the entry.
@@ -31,71 +31,46 @@ impl Root {
     /// Number of threads that sync files concurrently, because a disk can sync several files at once.
     const SYNC_THREADS: usize = 4;
 
-    /// Writes each of `items`, which has `files` files, and syncs it if the queue is synced. Yields one result per
-    /// item, in order.
-    pub(in crate::dirq) fn write_each<T: Copy, W: Unpublished>(
-        &self,
-        items: impl IntoIterator<Item = T, IntoIter: ExactSizeIterator>,
-        files: usize,
-        mut write: impl FnMut(T) -> Result<W, Error>,
-    ) -> impl Iterator<Item = Result<W, Error>> {
-        let (mut items, sync) = (items.into_iter().peekable(), self.sync);
-        let next = move || {
-            let open = match sync {
-                true => OpenFiles::take(files, (items.len() * files).min(Self::MAX_OPEN_FILES)),
-                false => OpenFiles(0),
-            };
-            let at_once = (open.0 / files).max(1);
-            let mut written = Vec::new();
-            while written.len() < at_once
-                && let Some(&item) = items.peek()
-            {
-                match write(item) {
-                    // Syncing closes the open files, which frees descriptors.
-                    Err(error) if error.is_out_of_file_descriptors() && !written.is_empty() => {
-                        break;
-                    }
-                    done => written.push(done),
+    /// Syncs the written entries on several threads, and replaces an entry by the error if its sync fails.
+    pub(in crate::dirq) fn sync_each<W: Unpublished>(&self, written: &mut [Result<W, Error>]) {
+        let threads = if self.in_place { 1 } else { Self::SYNC_THREADS };
+        let others = written.len().min(threads).saturating_sub(1);
+        let left = Mutex::new(written.iter_mut());
+        let next = || lock(&left).next();
+        let sync = || {
+            while let Some(written) = next() {
+                if let Err(error) = written.as_mut().map_or(Ok(()), W::sync) {
+                    *written = Err(error);
                 }
-                // Only now: an item for which no descriptor was free is written again in the next batch.
-                items.next();
             }
-            if sync {
-                sync_each(&mut written);
-            }
-            Some(written).filter(|written| !written.is_empty())
         };
-        iter::from_fn(next).flatten()
+        // One thread would gain nothing, because the sync of each file also flushes the disk. With four, 64 callers add
+        // 2.5 times as many elements (docs/architecture.md).
+        thread::scope(|scope| {
+            for _ in 0..others {
+                // If no thread can be created, the others sync everything.
+                let _ = thread::Builder::new().spawn_scoped(scope, sync);
+            }
+            sync();
+        });
     }
 
     /// Finishes an add. The element is already in the queue, so an error carries its name.
     pub(in crate::dirq) fn finish_add(&self, name: Name) -> Result<Name, Error> {
-        // Before the sync, whose failure does not remove the element.
-        self.shared.metrics.added(1);
-        self.sync_names(&[name]).map_err(|error| error.after_adding(vec![name]))?;
+        self.finish(&[name]).map_err(|error| error.after_adding(vec![name]))?;
         Ok(name)
     }
 
     /// Finishes several adds, all of which succeeded up to the first error.
     pub(in crate::dirq) fn finish_adds(
         &self,
-        adds: impl Iterator<Item = Result<Name, Error>>,
+        mut adds: impl Iterator<Item = Result<Name, Error>>,
     ) -> Result<Vec<Name>, Error> {
         let mut names = Vec::with_capacity(adds.size_hint().0);
-        let mut failed = None;
-        for add in adds {
-            match add {
-                Ok(name) => names.push(name),
-                Err(error) => {
-                    failed = Some(error);
-                    break;
-                }
-            }
-        }
-        self.shared.metrics.added(names.len());
+        let failed = adds.try_for_each(|add| add.map(|name| names.push(name))).err();
         // The sync error takes precedence, because it concerns the named elements. If the caller retries, the other
         // error occurs again.
-        match self.sync_names(&names).err().or(failed) {
+        match self.finish(&names).err().or(failed) {
             None => Ok(names),
             Some(error) => Err(error.after_adding(names)),
         }
@@ -108,8 +83,7 @@ impl Root {
     ) -> Vec<Result<Name, Error>> {
         let mut adds: Vec<_> = adds.collect();
         let names: Vec<_> = adds.iter().filter_map(|add| add.as_ref().ok().copied()).collect();
-        self.shared.metrics.added(names.len());
-        if let Err(error) = self.sync_names(&names) {
+        if let Err(error) = self.finish(&names) {
             for add in &mut adds {
                 if let Ok(name) = add {
                     *add = Err(error.duplicate().after_adding(vec![*name]));
@@ -119,8 +93,10 @@ impl Root {
         adds
     }
 
-    /// Syncs the names of new elements if the queue is synced, so that they survive a crash of the machine.
-    fn sync_names(&self, names: &[Name]) -> Result<(), Error> {
+    /// Counts new elements. Syncs their names if the queue is synced, so that they survive a crash of the machine.
+    fn finish(&self, names: &[Name]) -> Result<(), Error> {
+        // Before the sync, whose failure does not remove the elements.
+        self.shared.metrics.added(names.len());
         if !self.sync {
             return Ok(());
         }
@@ -147,7 +123,7 @@ impl Root {
             SyncedDirs { root: Some(made(&root)?), directory: Some((directory, made(dir)?)) };
         // Not locked during the syncs: concurrent adds may sync a directory twice, but do not wait for each other.
         let (is_root_synced, same) = {
-            let synced = self.synced();
+            let synced = lock(&self.synced);
             (synced.root == path_dirs.root, *synced == path_dirs)
         };
         if !same {
@@ -157,51 +133,21 @@ impl Root {
             sync_ancestors(&root).map_err(Error::on("sync the parents of", || &self.path))?;
         }
         // After both syncs: if one fails, the next add repeats them.
-        *self.synced() = path_dirs;
+        *lock(&self.synced) = path_dirs;
         Ok(())
     }
-
-    fn synced(&self) -> MutexGuard<'_, SyncedDirs> {
-        self.synced.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Syncs the written entries on several threads, and replaces an entry by the error if its sync fails.
-fn sync_each<W: Unpublished>(written: &mut [Result<W, Error>]) {
-    let others = written.len().min(Root::SYNC_THREADS).saturating_sub(1);
-    // Plans of injected faults are thread-local.
-    #[cfg(test)]
-    let others = if crate::dirq::fs::faults::has_plan() { 0 } else { others };
-    let left = Mutex::new(written.iter_mut());
-    let next = || left.lock().unwrap_or_else(PoisonError::into_inner).next();
-    let sync = || {
-        while let Some(written) = next() {
-            if let Err(error) = written.as_mut().map_or(Ok(()), W::sync) {
-                *written = Err(error);
-            }
-        }
-    };
-    // One thread would gain nothing, because the sync of each file also flushes the disk. With four, 64 callers add 2.5
-    // times as many elements (docs/architecture.md).
-    thread::scope(|scope| {
-        for _ in 0..others {
-            // If no thread can be created, the others sync everything.
-            let _ = thread::Builder::new().spawn_scoped(scope, sync);
-        }
-        sync();
-    });
 }
 
 /// The right to have a number of unsynced files open, out of a limit per process: a process that adds to a hundred
 /// queues at once must not have thousands of files open.
-struct OpenFiles(usize);
+pub(in crate::dirq) struct OpenFiles(pub(in crate::dirq) usize);
 
 impl OpenFiles {
     /// A quarter of the usual limit of 1,024 files per process.
     const MAX: usize = 256;
 
     /// Takes up to `wanted` files if available, but at least `needed`: a single item must always be possible.
-    fn take(needed: usize, wanted: usize) -> Self {
+    pub(in crate::dirq) fn take(needed: usize, wanted: usize) -> Self {
         let mut taken = 0;
         let take = |all: usize| {
             taken = Self::MAX.saturating_sub(all).min(wanted).max(needed);

@@ -7,31 +7,22 @@ use std::{
     sync::Arc,
 };
 
+use bytes::Bytes;
 use rustix::io::Errno;
 
 use super::layout::Simple;
 use crate::dirq::{
     Error, Name,
+    add::{Add, Group},
     blocking::run_detached,
     file_name::FileName,
     fs::{CWD, Dir, NewFile, is_file, lstat, rename_to_free_name, sync_file},
-    group::{AddInGroups, Group},
     name_generator::seconds,
     retry_budget::RetryBudget,
     root::Unpublished,
 };
 
 impl Simple {
-    pub(super) fn add(&self, body: &[u8]) -> Result<Name, Error> {
-        let mut target = None;
-        let mut temp = self.write(&mut target, body, self.root.sync)?;
-        // Before it is published, so that no element is incomplete after a crash of the machine. A crash of the process
-        // up to here leaves a temporary file, which a purge removes.
-        temp.sync()?;
-        let name = self.publish_temp(&mut target, temp, body)?;
-        self.root.finish_add(name)
-    }
-
     /// Writes the next part of an element that is too long to be copied as a whole. Returns `None` if a purge has
     /// removed the file.
     ///
@@ -42,7 +33,7 @@ impl Simple {
         part: &[u8],
     ) -> Result<Option<PartsFile>, Error> {
         let mut temp = match parts {
-            None => self.write(&mut None, part, false)?,
+            None => self.write_file(&mut None, part, false)?,
             Some(parts) => {
                 let Some(temp) = parts.open()? else { return Ok(None) };
                 if temp.change(|dir, name| dir.append(name, part))?.is_none() {
@@ -57,25 +48,11 @@ impl Simple {
 
     /// Adds an element whose parts have been written. Returns `None` if a purge has removed the file.
     pub(super) fn publish_parts(&self, parts: PartsFile) -> Result<Option<Name>, Error> {
-        let Some(mut temp) = parts.open()? else { return Ok(None) };
+        let Some(temp) = parts.open()? else { return Ok(None) };
         if self.root.sync && temp.change(Dir::sync_file)?.is_none() {
             return Ok(None);
         }
-        let to = &temp.target;
-        let from = temp.name.as_ref().expect("a file is published once").c_str();
-        let name = self.publish(&*to.dir, from, to, || to.dir.path_of(from))?;
-        // The file is either an element now or gone, so there is nothing left to remove.
-        temp.name = None;
-        name.map(|name| self.root.finish_add(name)).transpose()
-    }
-
-    /// Adds one element per body. All are written before the first is added: if a write fails, none is added.
-    pub(super) fn add_many(&self, bodies: &[&[u8]]) -> Result<Vec<Name>, Error> {
-        let mut target = None;
-        let write = |&body| self.write(&mut target, body, self.root.sync);
-        let written = self.root.write_each(bodies, 1, write).collect::<Result<Vec<_>, _>>()?;
-        let publish = |(temp, &body)| self.publish_temp(&mut target, temp, body);
-        self.root.finish_adds(written.into_iter().zip(bodies).map(publish))
+        self.publish_file(temp)?.map(|name| self.root.finish_add(name)).transpose()
     }
 
     /// Moves a file into the queue by renaming it: after an error, the file is where it was.
@@ -95,7 +72,7 @@ impl Simple {
         let mut retries = RetryBudget::of("add to");
         loop {
             let target = self.target()?;
-            if let Some(name) = self.publish(CWD, &from, &target, || path.to_owned())? {
+            if let Some(name) = self.move_file(CWD, &from, &target, || path.to_owned())? {
                 return self.root.finish_add(name);
             }
             // Either its directory was removed, or the file itself.
@@ -106,7 +83,7 @@ impl Simple {
 
     /// Writes a body to a temporary file in `target`, or in a new target if that no longer exists. The file stays open
     /// if `keep_open`.
-    fn write(
+    fn write_file(
         &self,
         target: &mut Option<Target>,
         body: &[u8],
@@ -134,32 +111,18 @@ impl Simple {
         }
     }
 
-    /// Turns a temporary file into an element. Writes `body` again if a purge has removed the file.
-    fn publish_temp(
-        &self,
-        target: &mut Option<Target>,
-        mut temp: TempFile,
-        body: &[u8],
-    ) -> Result<Name, Error> {
-        let mut retries = RetryBudget::of("add to");
-        loop {
-            let to = &temp.target;
-            let from = temp.name.as_ref().expect("a file is published once").c_str();
-            let name = self.publish(&*to.dir, from, to, || to.dir.path_of(from))?;
-            // The file is either an element now or gone, so there is nothing left to remove.
-            temp.name = None;
-            if let Some(name) = name {
-                return Ok(name);
-            }
-            // A purge took it for the leftover of a crashed writer.
-            retries.spend(|| self.root.path().to_owned())?;
-            temp = self.write(target, body, self.root.sync)?;
-            temp.sync()?;
-        }
+    /// Turns a temporary file into an element. Returns `None` if a purge has removed the file.
+    fn publish_file(&self, mut temp: TempFile) -> Result<Option<Name>, Error> {
+        let to = &temp.target;
+        let from = temp.name.as_ref().expect("a file is published once").c_str();
+        let name = self.move_file(&*to.dir, from, to, || to.dir.path_of(from))?;
+        // The file is either an element now or gone, so there is nothing left to remove.
+        temp.name = None;
+        Ok(name)
     }
 
     /// Renames the file `from` to a new element. Returns `None` if the file, or the directory of elements, is missing.
-    fn publish(
+    fn move_file(
         &self,
         from_dir: impl AsFd,
         from: &CStr,
@@ -206,13 +169,13 @@ impl Simple {
 
 /// A directory for new elements.
 #[derive(Clone)]
-struct Target {
+pub(in crate::dirq) struct Target {
     dir: Arc<Dir>,
     directory: u32,
 }
 
 /// A file with a body that is not an element yet. Dropping it removes the file.
-struct TempFile {
+pub(in crate::dirq) struct TempFile {
     target: Target,
     /// `None` if it has become an element, or is gone.
     name: Option<FileName>,
@@ -252,20 +215,43 @@ impl Drop for PartsFile {
     }
 }
 
-impl AddInGroups for Simple {
-    type Item = Vec<u8>;
+impl Add for Simple {
+    type Content = Bytes;
+    type Written = TempFile;
+    type Dirs<'a> = Option<Target>;
 
-    fn group(&self) -> &Group<Vec<u8>> {
+    fn group(&self) -> &Group<Bytes> {
         &self.sync_group
     }
 
-    fn add_each(&self, bodies: Vec<Vec<u8>>) -> Vec<Result<Name, Error>> {
-        let mut target = None;
-        let write = |body: &Vec<u8>| self.write(&mut target, body, self.root.sync);
-        let written: Vec<_> = self.root.write_each(&bodies, 1, write).collect();
-        let publish =
-            |(temp, body): (Result<_, _>, &Vec<u8>)| self.publish_temp(&mut target, temp?, body);
-        self.root.finish_each(written.into_iter().zip(&bodies).map(publish))
+    fn encoder(&self) -> Result<impl Fn(Bytes) -> Result<Bytes, Error>, Error> {
+        Ok(Ok)
+    }
+
+    fn dirs(&self) -> Option<Target> {
+        None
+    }
+
+    fn write(&self, target: &mut Option<Target>, body: &Bytes) -> Result<TempFile, Error> {
+        self.write_file(target, body, self.root.sync)
+    }
+
+    fn publish(
+        &self,
+        target: &mut Option<Target>,
+        mut temp: TempFile,
+        body: &Bytes,
+    ) -> Result<Name, Error> {
+        let mut retries = RetryBudget::of("add to");
+        loop {
+            if let Some(name) = self.publish_file(temp)? {
+                return Ok(name);
+            }
+            // A purge took it for the leftover of a crashed writer.
+            retries.spend(|| self.root.path().to_owned())?;
+            temp = self.write(target, body)?;
+            temp.sync()?;
+        }
     }
 }
 

@@ -8,9 +8,11 @@
 
 use std::ffi::CStr;
 
+use bytes::Bytes;
+
 use crate::dirq::{
+    add::Group,
     file_name::{LOCK, TEMPORARY, element_of},
-    group::Group,
     root::Root,
 };
 
@@ -21,7 +23,7 @@ pub struct Simple {
     /// Number of seconds for which new elements share a directory.
     pub(super) granularity: u32,
     /// Adds that wait to be synced.
-    pub(super) sync_group: Group<Vec<u8>>,
+    pub(super) sync_group: Group<Bytes>,
 }
 
 /// The kind of a file that accompanies an element, by its suffix.

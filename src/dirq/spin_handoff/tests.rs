@@ -27,10 +27,10 @@ fn spinning_worker(times: usize) -> (Arc<SpinHandoff>, JoinHandle<()>) {
         let handoff = handoff.clone();
         move || {
             for _ in 0..times {
-                let mut job = handoff.next_job(Instant::now() + LONG).expect("the worker spins");
-                job.run();
+                let job = handoff.next_job(Instant::now() + LONG).expect("the worker spins");
+                let send_result = job();
                 assert!(handoff.finish_work(Instant::now(), true));
-                let _ = catch_unwind(AssertUnwindSafe(|| job.send_result()));
+                let _ = catch_unwind(AssertUnwindSafe(send_result));
             }
         }
     });
@@ -205,7 +205,10 @@ fn spinning_worker_survives_a_panicking_waker() {
     // As for back-to-back calls: the thread fills the slot before it sends the result.
     let (sender, ended) = oneshot::channel();
     let work = move || released.recv().is_err();
-    handoff.spawn(Box::new(Task { work: Some(work), done: None, sender }), true);
+    let Ok(((), permit)) = handoff.threads.enter((), |(), _| ()) else {
+        panic!("a thread is free")
+    };
+    handoff.spawn(new_job(permit, work, sender), true);
     let mut ended = pin!(ended);
     assert!(ended.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
     drop(release);

@@ -70,10 +70,10 @@ struct SpoolFixture {
 impl SpoolFixture {
     async fn new(is_normal: bool, sync: bool) -> Self {
         let temp_dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
-        let simple = QueueSimple::builder(temp_dir.path().join("simple")).sync(sync);
+        let simple = QueueSimple::builder(temp_dir.path().join("simple")).sync(sync).in_place();
         let simple = simple.open().await.unwrap();
         let normal = Queue::builder(temp_dir.path().join("normal")).schema(record::schema());
-        let normal = normal.sync(sync).open().await.unwrap();
+        let normal = normal.sync(sync).in_place().open().await.unwrap();
         let writer = Writer::new(match is_normal {
             true => normal.clone().into(),
             false => simple.clone().into(),
@@ -170,7 +170,7 @@ async fn crash_after(is_normal: bool, sync: bool, call_limit: u32) -> bool {
 #[tokio::test]
 async fn unsynced_event_is_not_written_again() {
     let temp_dir = tempfile::tempdir().unwrap();
-    let queue = QueueSimple::builder(temp_dir.path()).sync(true).open().await.unwrap();
+    let queue = QueueSimple::builder(temp_dir.path()).sync(true).in_place().open().await.unwrap();
     let writer = Writer::new(queue.clone().into());
     let write = |events: usize, syncs: bool| {
         for _ in 0..events {
