@@ -15,7 +15,12 @@ type Set = [u32; 4];
 const EMPTY: u32 = 0;
 
 #[derive(Default)]
-pub(crate) struct Ghosts(Box<[Set]>);
+pub(crate) struct Ghosts {
+    sets: Box<[Set]>,
+    /// Hash and access word of the key that was evicted last. It gets its slot at the next eviction: in a large cache,
+    /// this one would wait for the memory, which is prefetched until then.
+    latest: Option<(u64, AccessWord)>,
+}
 
 impl Ghosts {
     /// Remembers an evicted key, as one of `len` entries. Returns the access word of the ghost that was displaced.
@@ -26,8 +31,10 @@ impl Ghosts {
         len: usize,
     ) -> Option<AccessWord> {
         self.resize_for(len);
-        let slot = GhostPlace::of(hash, self.0.len());
-        let set = &mut self.0[slot.set];
+        self.prefetch(hash);
+        let (hash, access_word) = self.latest.replace((hash, access_word))?;
+        let slot = GhostPlace::of(hash, self.sets.len());
+        let set = &mut self.sets[slot.set];
         let displaced = if slot.is_long_term {
             mem::replace(&mut set[3], slot.ghost(access_word))
         } else {
@@ -42,40 +49,44 @@ impl Ghosts {
     /// Prefetches the set in which [`take`](Self::take) searches.
     #[inline]
     pub(crate) fn prefetch(&self, hash: u64) {
-        if let Some(set) = self.0.get(GhostPlace::of(hash, self.0.len()).set) {
+        if let Some(set) = self.sets.get(GhostPlace::of(hash, self.sets.len()).set) {
             prefetch(ptr::from_ref(set).cast());
         }
     }
 
     /// Removes the ghost of a key that is inserted again, and returns its access word.
     pub(crate) fn take(&mut self, hash: u64) -> Option<AccessWord> {
-        if self.0.is_empty() {
+        if self.sets.is_empty() {
             return None;
         }
-        let slot = GhostPlace::of(hash, self.0.len());
-        let ghost = self.0[slot.set].iter_mut().find(|ghost| slot.matches(**ghost))?;
+        if let Some((_, access_word)) = self.latest.take_if(|(latest, _)| *latest == hash) {
+            return Some(access_word);
+        }
+        let slot = GhostPlace::of(hash, self.sets.len());
+        let ghost = self.sets[slot.set].iter_mut().find(|ghost| slot.matches(**ghost))?;
         Some(GhostPlace::access_word(mem::replace(ghost, EMPTY)))
     }
 
     /// Returns whether the key of this hash has a ghost.
     pub(crate) fn contains(&self, hash: u64) -> bool {
-        if self.0.is_empty() {
+        if self.sets.is_empty() {
             return false;
         }
-        let slot = GhostPlace::of(hash, self.0.len());
-        self.0[slot.set].iter().any(|ghost| slot.matches(*ghost))
+        let slot = GhostPlace::of(hash, self.sets.len());
+        self.latest.is_some_and(|(latest, _)| latest == hash)
+            || self.sets[slot.set].iter().any(|ghost| slot.matches(*ghost))
     }
 
     #[cfg(all(test, not(shuttle)))]
     pub(crate) fn bytes(&self) -> usize {
-        size_of_val(&*self.0)
+        size_of_val(&*self.sets)
     }
 
     /// Adapts to the number of entries. If it has changed much, all ghosts are dropped.
     fn resize_for(&mut self, len: usize) {
         let sets = (5 * len).div_ceil(16).max(1);
-        if self.0.len() * 4 < sets * 3 || self.0.len() * 3 > sets * 4 {
-            self.0 = vec![[EMPTY; 4]; sets].into();
+        if self.sets.len() * 4 < sets * 3 || self.sets.len() * 3 > sets * 4 {
+            self.sets = vec![[EMPTY; 4]; sets].into();
         }
     }
 }
@@ -111,7 +122,8 @@ impl GhostPlace {
         AccessWord::new(ghost as u8, (ghost >> 8 & 15) as u8)
     }
 
+    /// Returns whether a ghost is that of this key. One comparison, as no branch predictor can learn which are empty.
     fn matches(&self, ghost: u32) -> bool {
-        ghost != EMPTY && ghost >> 16 == u32::from(self.fingerprint)
+        ghost >> 15 == u32::from(self.fingerprint) << 1 | 1
     }
 }

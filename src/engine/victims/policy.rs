@@ -19,7 +19,7 @@ mod rank;
 mod tests;
 
 use std::{
-    mem,
+    mem, ptr,
     sync::{
         Arc,
         atomic::{AtomicU16, Ordering::Relaxed},
@@ -38,12 +38,16 @@ use super::{
     hit_model::{HitModel, Observation},
     insert_clock::InsertClock,
 };
+use crate::engine::shard::table::prefetch;
 
 /// Number of live neighbors that are compared to choose a victim.
 const SAMPLE: usize = 16;
 
 /// Maximum number of buckets that are scanned once a candidate has been found, for tables with few entries.
 const MAX_SCAN: usize = 8 * SAMPLE;
+
+/// Number of access words in a line of the processor's cache.
+const WORDS_PER_LINE: usize = 32;
 
 /// Maximum number of evictions that one sample serves.
 const SERVED: usize = KEPT - RUNNER_UPS;
@@ -283,6 +287,12 @@ impl Policy {
             sampled += count;
             scanned += end - self.cursor;
             self.cursor = if end == self.access_words.len() { 0 } else { end };
+        }
+        // The next search in a large shard would wait for its sample.
+        for ahead in [0, WORDS_PER_LINE] {
+            if let Some(access_word) = self.access_words.get(self.cursor + ahead) {
+                prefetch(ptr::from_ref(access_word).cast());
+            }
         }
         self.preselect(&ranks);
         None
