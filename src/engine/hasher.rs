@@ -1,7 +1,7 @@
 //! The default hasher of keys.
 
-/// The variant with a second round, of about a nanosecond. With one round, the seed of one process in 200 gives a shard
-/// two to five times its share of sequential integers, because the upper bits are hardly mixed.
+// The variant with a second round, of about a nanosecond. With one round, the seed of one process in 200 gives a shard
+// two to five times its share of sequential integers, because the upper bits are hardly mixed.
 use foldhash::quality as variant;
 
 /// Default hasher of keys: foldhash, with a new random seed for each cache.

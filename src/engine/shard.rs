@@ -134,10 +134,11 @@ where
         deadline: Deadline,
         now: &impl Now,
     ) -> Deadline {
-        let side_tables = &self.guard.state().side_tables;
-        match side_tables.has_extra() && now.is_expired(deadline) {
-            true => side_tables.note_expiry(bucket, deadline),
-            false => deadline,
+        match self.guard.state().side_tables.tags(bucket) {
+            Some(tags) if now.is_expired(deadline) => {
+                tags.iter().fold(deadline, |deadline, tag| tag.note_expiry(deadline))
+            }
+            _ => deadline,
         }
     }
 

@@ -117,14 +117,6 @@ impl SideTables {
         self.extra.as_ref().is_some_and(|extra| extra.tags.is_removed(bucket, deadline))
     }
 
-    /// Returns the deadline of the entry in `bucket` that a call lets expire at `deadline`: see `Tag::note_expiry`.
-    pub(crate) fn note_expiry(&self, bucket: usize, deadline: Deadline) -> Deadline {
-        let tags = self.extra.as_ref().and_then(|extra| extra.tags.get(bucket));
-        tags.map_or(deadline, |tags| {
-            tags.iter().fold(deadline, |deadline, tag| tag.note_expiry(deadline))
-        })
-    }
-
     /// Returns the tags of the entry in `bucket`.
     #[inline]
     pub(crate) fn tags(&self, bucket: usize) -> Option<TagSet> {
