@@ -198,10 +198,16 @@ def add():
         return
     note("a", id)
 
+def next_name(names):
+    try:
+        return next(names, None)
+    except OSError:
+        # A purge removed the directory that the package reads next.
+        return None
+
 def take(most):
-    for name in queue:
-        if most == 0:
-            return
+    names = iter(queue)
+    while most > 0 and (name := next_name(names)) is not None:
         try:
             if not queue.lock(name):
                 continue
