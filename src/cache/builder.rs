@@ -23,23 +23,11 @@ use crate::engine::{
     event::Cause,
     failed_loads,
     hasher::DefaultHasher,
-    shards::{checked_shards, default_shards},
+    shards::{checked_shards, default_shards, shards_by_entries, shards_by_weight},
     shared_state::SharedState,
     store::Store,
     sweeper::{self, Sweep},
 };
-
-/// Entries per shard, rounded to a power of two of shards, that a cache bounded by entries gets at least. Each shard
-/// chooses victims among its own entries only, so smaller shards would leave the eviction policy too few candidates.
-const MIN_ENTRIES_PER_SHARD: usize = 64;
-
-/// Entries per shard, rounded as above, that such a cache gets at least if its builder is given a number of shards. In
-/// shards of one or two entries there is nothing to choose.
-const MIN_ENTRIES_PER_GIVEN_SHARD: usize = 8;
-
-/// Maximum number of shards that a cache bounded by weight gets by default. The number of its entries is unknown and
-/// may be small, and each shard chooses victims among its own entries only.
-const MAX_SHARDS_BY_WEIGHT: usize = 16;
 
 /// Configuration of a [`Cache`]: bounds, TTL, freshness, events. Created by [`Cache::builder`].
 ///
@@ -399,17 +387,10 @@ where
     }
 
     fn shard_count(&self) -> usize {
-        let (max, min_entries) = match self.shards {
-            None => (default_shards(), MIN_ENTRIES_PER_SHARD),
-            Some(shards) => (shards, MIN_ENTRIES_PER_GIVEN_SHARD),
-        };
         match self.bound {
-            // `DashMap` panics with a single shard.
-            ConfiguredBound::Entries(entries) => {
-                (entries / min_entries).next_power_of_two().clamp(2, max)
-            }
-            ConfiguredBound::Weight(..) if self.shards.is_none() => max.min(MAX_SHARDS_BY_WEIGHT),
-            _ => max,
+            ConfiguredBound::Entries(entries) => shards_by_entries(entries, self.shards),
+            ConfiguredBound::Weight(..) => shards_by_weight(self.shards),
+            ConfiguredBound::None => self.shards.unwrap_or_else(default_shards),
         }
     }
 

@@ -1,7 +1,7 @@
 //! Second half of a take. The entries were only leased for a short time, and are removed when the client confirms that
 //! it received them. So the entries of a lost reply become due again by themselves.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use futures_util::future::join_all;
 use tokio::time::Instant;
@@ -16,7 +16,19 @@ use crate::redis::Error;
 const REMOVED_NOW: u32 = 1;
 const REMOVED_EARLIER: u32 = 2;
 
+/// Maximum timeout that counts for the lease of a take. A take that is slower than its lease gets nothing. In return,
+/// its entries are due again soon if its process crashes, even if the client's timeout is long.
+const MAX_TAKE_TIMEOUT: Duration = Duration::from_secs(5);
+const MIN_TAKE_LEASE: Duration = Duration::from_millis(100);
+
 impl DictState {
+    /// Returns the lease of a take: as long as it may take to receive and confirm the entries.
+    pub(super) fn take_lease(&self) -> Duration {
+        let timeout = self.client.deadline(None).saturating_duration_since(Instant::now());
+        // Twice: for the request that leases the entries, and for the one that confirms them.
+        (2 * timeout.min(MAX_TAKE_TIMEOUT)).max(MIN_TAKE_LEASE)
+    }
+
     /// Removes entries that were leased for a take until `until` at the latest, and hides `unreadable` entries for a
     /// while. Returns each of `taken` if it was removed for this caller, and the last of the errors, if any.
     pub(super) async fn confirm(

@@ -11,10 +11,7 @@ use std::{
 
 use ::redis::{FromRedisValue, Value as Reply};
 use rand::{RngExt, make_rng, rngs::SmallRng};
-use tokio::{
-    sync::{Mutex, Notify},
-    time::Instant,
-};
+use tokio::sync::{Mutex, Notify};
 
 #[cfg(feature = "metrics")]
 use super::metrics::{DictMetrics, MeasuredHandle};
@@ -41,11 +38,6 @@ pub(super) const NO_DEADLINE: u64 = 1 << 53;
 /// Maximum lease in microseconds, 35 years. Ends of leases identify claims and must be exact doubles, even as the
 /// seconds with a fraction that `compat` writes.
 const MAX_LEASE_MICROS: u64 = 1 << 50;
-
-/// Maximum timeout that counts for the lease of a take. A take that is slower than its lease gets nothing. In return,
-/// its entries are due again soon if its process crashes, even if the client's timeout is long.
-const MAX_TAKE_TIMEOUT: Duration = Duration::from_secs(5);
-const MIN_TAKE_LEASE: Duration = Duration::from_millis(100);
 
 pub(super) struct DictState {
     pub(super) client: Client,
@@ -242,13 +234,6 @@ impl DictState {
                 Err(self.name_wrong_type(error, self.layout.shard_of(key), Some(key)).await)
             }
         }
-    }
-
-    /// Returns the lease of a take: as long as it may take to receive and confirm the entries.
-    pub(super) fn take_lease(&self) -> Duration {
-        let timeout = self.client.deadline(None).saturating_duration_since(Instant::now());
-        // Twice: for the request that leases the entries, and for the one that confirms them.
-        (2 * timeout.min(MAX_TAKE_TIMEOUT)).max(MIN_TAKE_LEASE)
     }
 
     /// Adds the key to an error of type: the server reports only that a key has the wrong type, not which of the keys

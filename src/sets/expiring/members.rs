@@ -10,7 +10,8 @@ use equivalent::Equivalent;
 
 use super::{
     change::{Change, SetKey, Unkeyed},
-    shard::{SWEEP_BATCH, SetShard, SweepProgress},
+    shard::{SetShard, SweepProgress},
+    sweeper::SWEEP_BATCH,
 };
 use crate::{
     engine::{

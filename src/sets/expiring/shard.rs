@@ -10,7 +10,7 @@ pub(super) trait SetShard: Sized + Send + 'static {
     type Value: Send + Sync + 'static;
     type Member;
 
-    /// Removes expired members: at most `room`, and no more than [`SWEEP_BATCH`].
+    /// Removes expired members: at most `room`, and no more than [`SWEEP_BATCH`](super::sweeper::SWEEP_BATCH).
     fn sweep(&mut self, room: usize, change: &mut ChangeOf<'_, Self>) -> SweepProgress;
 
     /// Returns the number of members, or of sets.
@@ -29,9 +29,6 @@ pub(super) enum SweepProgress {
     /// More members are expired, but a lossless subscriber is full.
     Blocked,
 }
-
-/// Maximum number of members that a sweep removes under one lock. It takes about 20 µs, for which callers wait.
-pub(super) const SWEEP_BATCH: usize = 1_024;
 
 pub(super) type ChangeOf<'a, S> =
     Change<'a, <S as SetShard>::Key, <S as SetShard>::Value, <S as SetShard>::Member>;
