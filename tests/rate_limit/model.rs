@@ -884,6 +884,29 @@ fn window_of_a_century_is_exact() {
     }
 }
 
+/// The largest quota of a century. Products of the time and the quota have more than 64 bits.
+#[test]
+fn use_of_the_largest_quota_in_a_century_is_exact() {
+    let century = Duration::from_secs(100 * 365 * 86_400);
+    const HALF: u32 = 1 << 31;
+    for window in [Window::Log, Window::Buckets(10), Window::Gcra] {
+        paused(async {
+            let limiter = RateLimiter::<Key>::builder().window(window);
+            let limiter = limiter.limit(Limit::new(u32::MAX, century)).sweep(Sweep::manual());
+            let limiter = limiter.build();
+            assert_eq!(
+                limiter.check_n(&0, HALF).await.expect("it is below the quota").remaining(),
+                u32::MAX - HALF
+            );
+            assert_eq!(limiter.peek(&0).await.remaining(), u32::MAX - HALF);
+            advance(century / 4).await;
+            // A quarter of the quota has leaked, which is three quarters of a unit less than 2^30.
+            let used = if window == Window::Gcra { HALF / 2 + 1 } else { HALF };
+            assert_eq!(limiter.peek(&0).await.remaining(), u32::MAX - used, "{window:?}");
+        });
+    }
+}
+
 fn config() -> ProptestConfig {
     sequences::config(1_000, 2_015)
 }
