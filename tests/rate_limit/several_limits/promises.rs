@@ -61,6 +61,28 @@ async fn one_call_by_a_short_limit_does_not_free_the_quota_of_a_long_one() {
     }
 }
 
+/// The long limit is not checked for longer than its window. Calls by other limits count by it all the same.
+#[tokio::test(start_paused = true)]
+async fn calls_by_short_limits_count_by_a_long_one_that_is_seldom_checked() {
+    for window in ALL_WINDOWS {
+        let limiter = limiter_of(window, Limit::per_hour(100));
+        take(&limiter, "ada", 1).await;
+        for call in 0..12 {
+            advance(20 * MINUTE).await;
+            let other = if call % 2 == 0 { Limit::per_second(10) } else { Limit::per_minute(10) };
+            assert!(limiter.check_with("ada", &[other]).await.is_ok(), "{window:?}");
+        }
+        let used = 100 - limiter.peek("ada").await.remaining();
+        // The calls of the last hour: now, and 20 and 40 minutes ago. GCRA has given the earlier ones back.
+        let expected = match window {
+            Window::Gcra => 1..=1,
+            Window::Log => 3..=3,
+            _ => 3..=6,
+        };
+        assert!(expected.contains(&used), "{window:?}: {used} units");
+    }
+}
+
 /// Ways in which the limits of a key become shorter after five calls by 1,000 per day, two seconds apart.
 #[derive(Clone, Copy, Debug)]
 enum Shorter {
