@@ -24,7 +24,7 @@ cargo nextest --version >/dev/null 2>&1 && tool=nextest
 export CARGO_INCREMENTAL=1
 for room in "${rooms[@]}"; do
     [ -d "src/$room" ] || fail "no room '$room' in src"
-    # The tests of the cache are those of the engine.
+    # With the unit tests. The tests of the cache are those of the engine.
     tests=$room
     [ "$room" = engine ] && tests=cache
     options=(
@@ -32,7 +32,7 @@ for room in "${rooms[@]}"; do
         --file "src/$room/**" --exclude '**/metrics*' --exclude '**/metrics/**' --exclude '**/interleavings*'
         --exclude '**/interleavings/**' --exclude-re 'Debug|fmt::Display'
         --shard "$shard" --sharding round-robin --features serde --test-tool "$tool" --baseline skip
-        --timeout 200 --build-timeout 300 --no-times -C=--locked "-C=--test=$tests"
+        --timeout 200 --build-timeout 300 --no-times -C=--locked -C=--lib "-C=--test=$tests"
     )
     status=0
     cargo mutants --package fleeting --output "target/mutants/$room" "${options[@]}" || status=$?
