@@ -308,3 +308,23 @@ async fn timeout_dict_metrics_count_claims_acks_and_failures() {
     assert_eq!(metrics.gauge("fleeting_dict_entries"), 4.0);
     assert_eq!((metrics.gauge("fleeting_dict_dead"), dead), (2.0, 2));
 }
+
+#[tokio::test(start_paused = true)]
+async fn new_deadline_of_a_claimed_entry_counts_as_one_failure() {
+    let jobs = TimeoutDict::builder().name("rescheduled jobs").build();
+    let failed = || scrape("rescheduled jobs").counter("fleeting_dict_failed_total");
+    for job in ["claimed", "overdue"] {
+        jobs.set(job, (), Duration::ZERO).await;
+    }
+    assert!(jobs.set_timeout("overdue", Duration::ZERO).await);
+    assert_eq!(failed(), 0, "no entry was claimed");
+    let claim = jobs.next_claim(SECOND).await;
+    assert!(jobs.set_timeout(claim.key(), SECOND).await);
+    assert_eq!(failed(), 1);
+    drop(claim);
+    assert_eq!(failed(), 1, "the claim was void");
+    let claim = jobs.next_claim(SECOND).await;
+    advance(2 * SECOND).await;
+    assert!(jobs.remove_timeout(claim.key()).await);
+    assert_eq!(failed(), 2, "the lease had ended, which was the failure");
+}
