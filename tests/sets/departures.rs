@@ -203,6 +203,20 @@ impl std::hash::Hash for CountedMember {
     fn hash<H: std::hash::Hasher>(&self, _: &mut H) {}
 }
 
+/// More members than the sweeper removes under one lock.
+#[tokio::test(start_paused = true)]
+async fn one_sweep_removes_all_expired_members() {
+    let value = Arc::new(());
+    let set = ExpiringSet::builder(SECOND).sweep_every(60 * SECOND).build();
+    let sets = ExpiringSets::builder(SECOND).sweep_every(60 * SECOND).build();
+    for n in 0..5_000 {
+        set.push((n, CountedMember(value.clone()))).await;
+        sets.push("one", (n, CountedMember(value.clone()))).await;
+    }
+    sleep(2 * SECOND).await;
+    assert_eq!(Arc::strong_count(&value), 1, "expired members are left for the next sweep");
+}
+
 #[tokio::test(start_paused = true)]
 async fn dropping_a_full_lossless_subscriber_resumes_the_sweeper() {
     let sets = ExpiringSets::new(SECOND);

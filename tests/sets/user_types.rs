@@ -347,3 +347,37 @@ async fn extend_accepts_an_iterator_that_is_not_send() {
     .await
     .unwrap();
 }
+
+/// Key and member whose hash is that of all others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Colliding(u32);
+
+impl std::hash::Hash for Colliding {
+    fn hash<H: std::hash::Hasher>(&self, _: &mut H) {}
+}
+
+#[tokio::test(start_paused = true)]
+async fn keys_and_members_of_one_hash_are_told_apart() {
+    let sets = ExpiringSets::new(SECOND);
+    let keys = [1, 2, 3].map(Colliding);
+    for key in &keys {
+        for member in 1..=key.0 {
+            sets.push(key.clone(), Colliding(member)).await;
+        }
+    }
+    for key in &keys {
+        assert_eq!(sets.len(key).await, key.0 as usize);
+        assert!(sets.contains(key, &Colliding(key.0)).await);
+        assert!(!sets.contains(key, &Colliding(key.0 + 1)).await);
+        assert_eq!(sets.elements(key).await.last(), Some(&Colliding(key.0)));
+    }
+    assert!(!sets.remove(&keys[0], &Colliding(2)).await);
+    assert!(sets.remove(&keys[2], &Colliding(2)).await);
+    assert_eq!(sets.elements(&keys[2]).await, [1, 3].map(Colliding));
+    sets.clear(&keys[1]).await;
+    assert_eq!(sets.keys().await.len(), 2);
+    assert_eq!(sets.pop(&keys[0]).await, Some(Colliding(1)));
+    assert_eq!(sets.pop(&keys[0]).await, None);
+    assert_eq!(sets.len(&keys[2]).await, 2);
+    assert_eq!(sets.len(&Colliding(4)).await, 0);
+}
