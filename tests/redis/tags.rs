@@ -584,3 +584,29 @@ async fn value_written_without_tags_is_that_of_set_ex() {
         assert_eq!((old, cache.get("zero").await.unwrap()), (None, None));
     }
 }
+
+/// A call that begins after a removal gets no value loaded before it, even if the tag is removed again.
+#[tokio::test]
+async fn call_between_two_removals_of_a_tag_loads_again() {
+    let server = Server::shared();
+    let client = connect(server.url()).await;
+    for cache in kinds(&client, "tags-removed-twice") {
+        let (gate, caller) = (Gate::default(), cache.clone());
+        let loader = gate.clone();
+        let load = tokio::spawn(async move {
+            let tags = Tagged::new(HOUR, ["t"]);
+            caller.get_or_set_with("ada", tags, move || loader.load(1)).await
+        });
+        gate.has_begun().await;
+        cache.remove_tag("t").await.unwrap();
+        let caller = cache.clone();
+        let late =
+            tokio::spawn(async move { caller.get_or_set_with("ada", HOUR, async || 2).await });
+        // Long enough to join the wait for the load, usually.
+        sleep(ms(50)).await;
+        cache.remove_tag("t").await.unwrap();
+        gate.open();
+        assert_eq!(load.await.unwrap().unwrap(), 1);
+        assert_eq!(late.await.unwrap().unwrap(), 2);
+    }
+}

@@ -40,9 +40,9 @@ where
                 let tags = self.shared.store.tags(names.clone());
                 flight.set_tags(tags.clone());
                 // In this order: a later removal is counted by the flight.
-                let last_removal =
-                    |since| self.shared.store.tagged_loads.last_removal(&names, since);
-                flight.set_tag_removal(load_guard.tagged_since.map_or(0, last_removal));
+                let first_removal =
+                    |since| self.shared.store.tagged_loads.first_removal(&names, since);
+                flight.set_tag_removal(load_guard.tagged_since.map_or(0, first_removal));
                 tags
             }
         };

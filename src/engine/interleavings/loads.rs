@@ -234,7 +234,7 @@ fn deadline_set_during_a_load_takes_precedence() {
 }
 
 /// A load of a value whose tag is known only at its end, and a caller that removes the tag during it: the caller gets
-/// nothing older than the removal.
+/// nothing older than the removal, even if another one removes the tag again.
 #[test]
 fn removal_of_a_tag_takes_precedence_over_the_load_of_a_value_with_it() {
     let test = || {
@@ -248,7 +248,7 @@ fn removal_of_a_tag_takes_precedence_over_the_load_of_a_value_with_it() {
             let names = [Box::from("tag")];
             let tags = parts.store.tags(names.to_vec());
             flight.set_tags(tags.clone());
-            flight.set_tag_removal(parts.store.tagged_loads.last_removal(&names, began_at));
+            flight.set_tag_removal(parts.store.tagged_loads.first_removal(&names, began_at));
             let mut new = parts.store.new_entry_with(1, 2);
             new.tags = tags;
             let deadline = || flight.deadline_to_store(Deadline::PERSISTENT, &parts.start);
@@ -259,8 +259,10 @@ fn removal_of_a_tag_takes_precedence_over_the_load_of_a_value_with_it() {
         });
         parts.store.remove_tag("tag", &parts.start);
         assert_ne!(parts.get(0), Some(2), "the load took precedence");
+        let again = spawn(&parts, |parts| parts.store.remove_tag("tag", &parts.start));
         let got = get_or_load(&parts, 3, &running);
         assert!(got.is_none_or(|value| value == 3), "older than the removal: {got:?}");
+        again.join().unwrap();
         load.join().unwrap();
         assert_ne!(parts.get(0), Some(2), "the load took precedence");
         assert!(!parts.store.has_waiters(), "waiters stayed registered");

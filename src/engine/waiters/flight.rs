@@ -49,7 +49,7 @@ struct State<V> {
     replaced_tags: Option<TagSet>,
     /// Tags of the loaded value, unless it keeps those of the replaced one.
     loaded_tags: Option<TagSet>,
-    /// Number of the last removal of one of the loaded tags during the load, before they were known; 0 if none was
+    /// Number of the first removal of one of the loaded tags during the load, before they were known; 0 if none was
     /// removed. See [`TaggedLoads`](super::tagged_loads::TaggedLoads).
     tag_removal: u64,
     /// Hard deadline that was set during the load.
@@ -164,7 +164,7 @@ impl<V> Flight<V> {
         self.state().loaded_tags = tags;
     }
 
-    /// Records the last removal of a tag of the loaded value before [`set_tags`](Self::set_tags); 0 if there was none.
+    /// Records the first removal of a tag of the loaded value before [`set_tags`](Self::set_tags); 0 if there was none.
     pub(crate) fn set_tag_removal(&self, removal: u64) {
         self.state().tag_removal = removal;
     }

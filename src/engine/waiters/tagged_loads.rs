@@ -1,11 +1,13 @@
 //! Removals of tags while values are loaded whose tags are known only after the load.
 //!
 //! The leader of such a load [begins](TaggedLoads::begin) before its loader runs. After it, the leader looks up the
-//! tags of the value, passes them to its flight, and then asks for their [last removal](TaggedLoads::last_removal). A
+//! tags of the value, passes them to its flight, and then asks for their [first removal](TaggedLoads::first_removal). A
 //! removal is [noted](TaggedLoads::note_removal) here first, and then in the tag. So it is seen here or in the tag, and
-//! never missed.
+//! never missed. Of several removals the first decides: callers that began after it accept no value loaded before it.
 
 use std::collections::{BTreeMap, HashMap};
+
+use smallvec::{SmallVec, smallvec};
 
 use crate::engine::sync::{
     Mutex, MutexGuard,
@@ -27,8 +29,9 @@ pub(crate) struct TaggedLoads {
 struct RunningLoads {
     /// Running loads, counted by the number of removals before they began.
     loads: BTreeMap<u64, usize>,
-    /// Names of removed tags, with the number of the last removal of each.
-    removed: HashMap<Box<str>, u64>,
+    /// Names of removed tags, with the numbers of their removals in order: of those between the beginnings of two
+    /// loads, only the first.
+    removed: HashMap<Box<str>, SmallVec<[u64; 1]>>,
     /// Number of names at which those removed before all running loads are searched for.
     prune_at: usize,
 }
@@ -75,18 +78,26 @@ impl TaggedLoads {
         let Some((&oldest, _)) = running.loads.first_key_value() else { return };
         let removal = self.removals() + 1;
         self.removals.store(removal, Relaxed);
-        running.removed.insert(name.into(), removal);
+        let RunningLoads { loads, removed, .. } = &mut *running;
+        match removed.get_mut(name) {
+            // Without a load that began since the last one, that is the first for all loads.
+            Some(removals) if loads.range(removals[removals.len() - 1]..).next().is_none() => {}
+            Some(removals) => removals.push(removal),
+            None => drop(removed.insert(name.into(), smallvec![removal])),
+        }
         if running.removed.len() >= running.prune_at {
-            running.removed.retain(|_, removal| *removal > oldest);
+            running
+                .removed
+                .retain(|_, removals| removals.last().is_some_and(|last| *last > oldest));
             running.prune_at = MIN_PRUNE_LEN.max(2 * running.removed.len());
         }
     }
 
-    /// Returns the number of the last removal of one of these names since a load began; 0 if none was removed.
-    pub(crate) fn last_removal(&self, names: &[Box<str>], began_at: u64) -> u64 {
+    /// Returns the number of the first removal of one of these names since a load began; 0 if none was removed.
+    pub(crate) fn first_removal(&self, names: &[Box<str>], began_at: u64) -> u64 {
         let running = self.lock();
-        let removals = names.iter().filter_map(|name| running.removed.get(name));
-        removals.copied().filter(|removal| *removal > began_at).max().unwrap_or(0)
+        let removals = names.iter().filter_map(|name| running.removed.get(name)).flatten();
+        removals.copied().filter(|removal| *removal > began_at).min().unwrap_or(0)
     }
 
     fn lock(&self) -> MutexGuard<'_, RunningLoads> {
@@ -104,26 +115,34 @@ mod tests {
         let names = ["a".into(), "b".into()];
         loads.note_removal("a");
         let first = loads.begin();
-        assert_eq!(loads.last_removal(&names, first), 0, "removed before the load began");
+        assert_eq!(loads.first_removal(&names, first), 0, "removed before the load began");
         loads.note_removal("a");
         let second = loads.begin();
         loads.note_removal("c");
-        assert_eq!((loads.last_removal(&names, first), loads.removals()), (1, 2));
-        assert_eq!(loads.last_removal(&names, second), 0);
+        assert_eq!((loads.first_removal(&names, first), loads.removals()), (1, 2));
+        assert_eq!(loads.first_removal(&names, second), 0);
         loads.note_removal("b");
-        assert_eq!(loads.last_removal(&names, second), 3);
+        assert_eq!(loads.first_removal(&names, second), 3);
+        loads.note_removal("b");
+        let late = loads.begin();
+        loads.note_removal("a");
+        loads.note_removal("a");
+        let of_each = [first, second, late].map(|load| loads.first_removal(&names, load));
+        assert_eq!(of_each, [1, 3, 5], "the first since each of the loads began");
+        assert_eq!(loads.lock().removed["a"][..], [1, 5], "no load began between the last two");
+        loads.end(late);
         loads.end(first);
         for n in 0..10_000 {
             loads.note_removal(&n.to_string());
         }
         // The load that is still running needs all of them.
-        assert_eq!(loads.lock().removed.len(), 10_002);
+        assert_eq!(loads.lock().removed.len(), 10_003);
         let third = loads.begin();
         loads.end(second);
         for n in 0..10_000 {
             loads.note_removal(&(n % 100).to_string());
         }
-        assert!(loads.lock().removed.len() <= 10_002 && loads.last_removal(&names, third) == 0);
+        assert!(loads.lock().removed.len() <= 10_003 && loads.first_removal(&names, third) == 0);
         loads.end(third);
         assert!(loads.lock().removed.is_empty());
     }
