@@ -181,10 +181,11 @@ impl<T: Send + 'static> Lock<T> {
     ///
     /// # Errors
     ///
-    /// [`Error::NotLocked`] if a purge removed the lock, and [`Error::Io`]. The element may then be delivered again. In
-    /// memory and on a local disk (see [*Cost*](super#cost)), only one ack succeeds, even if a purge has let another
-    /// worker lock the element. If the process or the system is short of file descriptors or memory, the removal is
-    /// tried again for a second before it fails.
+    /// [`Error::NotLocked`] if a purge removed the lock, [`Error::Foreign`] if another program has put something into
+    /// the element, and [`Error::Io`]. The element may then be delivered again. In memory and on a local disk (see
+    /// [*Cost*](super#cost)), only one ack succeeds, even if a purge has let another worker lock the element. If the
+    /// process or the system is short of file descriptors or memory, the removal is tried again for a second before it
+    /// fails.
     ///
     /// # Cancel safety
     ///

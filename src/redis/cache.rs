@@ -116,7 +116,8 @@ use crate::engine::ttl::Ttl;
 /// Each method fails with
 /// - [`Error::Connect`] or [`Error::Unavailable`] if the server cannot be reached within the client's timeout,
 /// - [`Error::Unanswered`] if a write was sent and the reply was lost (a read is retried once instead),
-/// - [`Error::WrongType`] or [`Error::Decode`] if another program stored something else at the key,
+/// - [`Error::WrongType`] or [`Error::Decode`] if another program stored something else at the key, and the method has
+///   to read it; `expire` and `remove` change such a key, and `set` replaces it, as the commands of Redis do,
 /// - [`Error::Encode`] if the format cannot represent the key or the value,
 /// - [`Error::ShardCount`] if the cache has another number of [shards](CacheBuilder::shards),
 /// - [`Error::TooLarge`] if the key or the value is longer than

@@ -125,8 +125,14 @@ use crate::rate_limit::{Limit, State, with_denials};
 /// lost. The price is paid in calls that are denied although they would fit: drawn units count as calls at the end of
 /// the time for which they may be admitted ([`reserve_for`](RateLimiterBuilder::reserve_for)). So a busy key is
 /// admitted fewer calls than its quota, by at most the ratio of that time to the length of the limit and by the units
-/// that lie reserved elsewhere. With `Buckets`, calls that ask the server while units are reserved count as long as
-/// these.
+/// that lie reserved elsewhere. With `Log` and `Buckets`, calls that ask the server while units are reserved count as
+/// long as these.
+///
+/// Units count from the end of their reservation for each limit of the key, also for a shorter one that has not drawn
+/// them: of [`check_with`](RateLimiter::check_with), of a later [`set_limits`](RateLimiter::set_limits), or of a process
+/// with other limits. Such a limit may deny the key until the reservations have ended and its own time has passed: after
+/// 100,000 per hour with the default `reserve_for`, for six minutes. If you check or set shorter limits for the same
+/// keys, choose a `reserve_for` that you can wait for.
 ///
 /// - A process draws from the fourth check on, if none of them came later than `reserve_for` after the one before. It
 ///   begins with one unit, draws twice as many each time the units were used up, and half as many if some lapsed. It
@@ -138,8 +144,8 @@ use crate::rate_limit::{Limit, State, with_denials};
 /// - Unused units are given back within half a second after they lapse, after a change of the limits, and when you drop
 ///   the last handle, if a runtime still runs then. Units of a process that was killed, of a cancelled check and of a
 ///   lost reply count until they leave the window, because no one can tell which of them were used.
-/// - Other processes see reserved units as used. A denial is cached for at most 0.4 seconds, because units may be given
-///   back.
+/// - Other processes see reserved units as used. A denial is cached for at most 0.4 seconds, and a call that waits asks
+///   the server again after that time, because units may be given back.
 /// - Calls with limits of their own ([`check_with`](RateLimiter::check_with)), and calls that cost more than is
 ///   reserved, ask the server. A [`refund`](Permit::refund) and a [`settle`](Permit::settle) take one round trip each.
 /// - A [`reset`](RateLimiter::reset) ends the reservation of this process. It does not reach others: the units that
@@ -425,7 +431,8 @@ impl<K> RateLimiter<K> {
     ///
     /// Waiters for the same key in this process are admitted one after the other, in FIFO order. A concurrent
     /// [`check`](RateLimiter::check), or another process, may be admitted first. The call sends one check each time its
-    /// waiting time has passed, or after a refund or a reset in this process.
+    /// waiting time has passed, or after a refund or a reset in this process, and with
+    /// [reservations](RateLimiter#reservations) at least every 0.4 seconds.
     ///
     /// # Errors
     ///
@@ -500,7 +507,8 @@ impl<K> RateLimiter<K> {
     /// The same as those of [`check`](RateLimiter::check); [`Error::Limited`] if the call cannot pass within
     /// `max_wait`. It is returned after one round trip if the reply of the server, the waiters ahead in this process,
     /// or [`max_waiting`](RateLimiterBuilder::max_waiting) show that the call cannot pass in time; otherwise after
-    /// `max_wait`.
+    /// `max_wait`. With [reservations](RateLimiter#reservations), in which units may be given back, the reply shows it
+    /// for the next 0.4 seconds only.
     pub async fn until_ready_within<Q>(&self, key: &Q, max_wait: Duration) -> Result<Permit, Error>
     where
         K: Borrow<Q>,

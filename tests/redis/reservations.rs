@@ -186,6 +186,40 @@ async fn unused_units_are_admitted_elsewhere_after_they_have_lapsed() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn waiters_get_the_units_that_another_process_gives_back() {
+    let Some(world) = World::new().await else { return };
+    for window in WINDOWS {
+        let new = || {
+            let builder = world.builder("waiters", window).limit(Limit::new(1_000, 60 * MINUTE));
+            builder.reserve(500).reserve_for(LEAD).build().unwrap()
+        };
+        let (limiter, other) = (new(), new());
+        assert_eq!(admitted(&limiter, 50).await, 50);
+        // By a process that draws nothing, whose units would wake its own waiters.
+        let rest = world.builder("waiters", window).limit(Limit::new(1_000, 60 * MINUTE));
+        let rest = rest.build().unwrap();
+        while rest.check("ada").await.is_ok() {}
+        let (waiter, before) = (other.clone(), world.scripts());
+        let forever =
+            AbortOnDrop(tokio::spawn(async move { drop(waiter.until_ready("ada").await) }));
+        let waiter = other.clone();
+        let minute = tokio::spawn(async move { waiter.until_ready_within("ada", MINUTE).await });
+        while world.scripts() == before {
+            tokio::task::yield_now().await;
+        }
+        world.lapse(&limiter, LEAD).await;
+        assert!(limiter.stats().returned >= 2, "{window:?}");
+        let begin = Instant::now();
+        while !(forever.0.is_finished() && minute.is_finished()) {
+            assert!(begin.elapsed() < Duration::from_secs(20), "{window:?}: the waiters sleep");
+            world.pass(Duration::from_millis(50)).await;
+            let _ = spawn_blocking(|| thread::sleep(Duration::from_millis(5))).await;
+        }
+        assert!(minute.await.unwrap().is_ok(), "{window:?}");
+    }
+}
+
 /// Returns the number of units that were used out of reservations, if each call costs one unit.
 fn used(stats: &LimiterStats) -> u64 {
     stats.reserved - stats.returned - stats.lapsed

@@ -137,7 +137,8 @@ where
         self.iter().map(|entry| entry.map(|(_, value)| value))
     }
 
-    /// Returns the number of live entries (Redis: `SCAN`).
+    /// Returns the number of live entries (Redis: `SCAN`). Keys at which another program stored something else count,
+    /// too.
     ///
     /// ```no_run
     /// # use fleeting::redis::Cache;

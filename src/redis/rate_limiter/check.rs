@@ -20,8 +20,8 @@ use crate::{
     rate_limit::{Limit, Limited, PerLimit, Several},
 };
 
-/// Maximum time for which a denial is cached if units are reserved.
-const MAX_DENIAL: Duration = Duration::from_millis(400);
+/// Maximum time for which a denial counts if units are reserved: another process may give some back.
+pub(super) const MAX_DENIAL: Duration = Duration::from_millis(400);
 
 /// A call that is to be decided.
 pub(super) struct Attempt<'a> {

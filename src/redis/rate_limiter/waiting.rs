@@ -7,7 +7,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::{
     super::Error,
-    check::{Decision, exceeded, limit_index, uncounted},
+    check::{Decision, MAX_DENIAL, exceeded, limit_index, uncounted},
     limit_set::LimitSet,
     limiter_state::LimiterState,
     protocol::{Outcome, Reply},
@@ -79,7 +79,9 @@ impl LimiterState {
                     let Err(limited) = &decision.outcome else { return Ok(decision) };
                     waiter.units().stay(cost);
                     let ready = limited.ready_at();
-                    let Some(at) = ready.filter(|at| end.is_none_or(|end| *at <= end)) else {
+                    let in_time = |at: &Instant| end.is_none_or(|end| *at <= end);
+                    let next = ready.map(|at| self.next_check(at));
+                    let Some(at) = next.filter(in_time) else {
                         // The check did not count it, and a cost that can never pass is not counted at all.
                         if ready.is_some() {
                             self.count_denial(&subject, limit_index(limited, limits));
@@ -95,6 +97,15 @@ impl LimiterState {
             // Ends early if this waiter may have become the head, or if the limits change.
             let _ = timeout_at(wake_at, waiter.notified_or(change)).await;
             *has_waited = true;
+        }
+    }
+
+    /// Returns when a waiter checks again that would pass at `ready`: sooner if units are reserved, since another
+    /// process may give some back.
+    fn next_check(&self, ready: Instant) -> Instant {
+        match &self.reservations {
+            None => ready,
+            Some(_) => ready.min(Instant::now() + MAX_DENIAL),
         }
     }
 

@@ -46,7 +46,8 @@ where
     /// # Cancel safety
     ///
     /// If the future is dropped, a task returns the entries that it has taken, with their deadlines. They are lost if
-    /// the process or the runtime ends before that.
+    /// the process or the runtime ends before that, or if the server does not answer the task within the client's
+    /// timeout.
     #[doc(alias = "ZPOPMIN")]
     pub async fn take_expired(&self, max: usize) -> Result<Vec<(K, V)>, Error> {
         self.take(CollectMode::Take, max).await
