@@ -129,10 +129,10 @@ use crate::rate_limit::{Limit, State, with_denials};
 /// long as these.
 ///
 /// Units count from the end of their reservation for each limit of the key, also for a shorter one that has not drawn
-/// them: of [`check_with`](RateLimiter::check_with), of a later [`set_limits`](RateLimiter::set_limits), or of a process
-/// with other limits. Such a limit may deny the key until the reservations have ended and its own time has passed: after
-/// 100,000 per hour with the default `reserve_for`, for six minutes. If you check or set shorter limits for the same
-/// keys, choose a `reserve_for` that you can wait for.
+/// them: of [`check_with`](RateLimiter::check_with), of a later [`set_limits`](RateLimiter::set_limits), or of a
+/// process with other limits. Such a limit may deny the key until the reservations have ended and its own time has
+/// passed: after 100,000 per hour with the default `reserve_for`, for six minutes. If you check or set shorter limits
+/// for the same keys, choose a `reserve_for` that you can wait for.
 ///
 /// - A process draws from the fourth check on, if none of them came later than `reserve_for` after the one before. It
 ///   begins with one unit, draws twice as many each time the units were used up, and half as many if some lapsed. It

@@ -135,8 +135,8 @@ impl<K, V, S> Builder<K, V, S> {
     /// a `current_thread` runtime, because such a runtime runs tasks only inside `block_on`). A refresh that fails, or
     /// takes more than a minute, is logged, counted in [`Stats`](crate::Stats) and reported to
     /// [`on_refresh_error`](Builder::on_refresh_error). The next one is started by a call at least a second later; with
-    /// each further failure this delay doubles, up to a minute. Failed loads that callers wait for count for it, too. No
-    /// other method returns an expired value.
+    /// each further failure this delay doubles, up to a minute. Failed loads that callers wait for count for it, too.
+    /// No other method returns an expired value.
     ///
     /// The entry stays in memory until this stale window ends, or that of [`stale_if_error`](Builder::stale_if_error)
     /// if it is longer. A full cache removes it earlier, because expired entries are removed before live ones. It is
