@@ -15,7 +15,7 @@ use std::{
     task::Poll,
 };
 
-use fleeting::Cause;
+use fleeting::{Cache, Cause, Tagged, TimeToLive};
 use futures::FutureExt;
 use rand::{RngExt, seq::IndexedRandom};
 use tokio::task::yield_now;
@@ -88,7 +88,7 @@ impl Worker {
     fn load_plan(&mut self) -> LoadPlan {
         let random = &mut self.random;
         LoadPlan {
-            yields: random.random_range(0..3),
+            yields: *[0, 1, 2, 50].choose(random).expect("four"),
             ending: *[Ending::Value, Ending::Value, Ending::Value, Ending::Error, Ending::Panic]
                 .choose(random)
                 .expect("five"),
@@ -98,6 +98,7 @@ impl Worker {
 
     pub(crate) async fn load(&mut self, verb: Verb, key: u8, hours: u32) {
         let (history, value) = (self.history.clone(), self.next_value());
+        let tags = self.random.random_bool(0.5).then(|| self.tags());
         let LoadPlan { yields, mut ending, polls } = self.load_plan();
         if ending == Ending::Error && verb != Verb::TryLoad {
             ending = Ending::Value;
@@ -121,31 +122,22 @@ impl Worker {
                 Ok(value)
             }
         };
-        let succeeds = |result: Result<u32, &'static str>| result.expect("this loader never fails");
         let call = history.now();
         let load = async {
-            match verb {
-                Verb::Load => {
-                    let loader = async move || succeeds(loader().await);
-                    Some(cache.get_or_set_with(&key, ttl, loader).await)
+            match &tags {
+                None => load(cache, verb, key, ttl, loader).await,
+                Some((_, names)) => {
+                    let tagged = Tagged::new(ttl, names.iter().copied());
+                    load(cache, verb, key, tagged, loader).await
                 }
-                Verb::Refresh => {
-                    let loader = async move || succeeds(loader().await);
-                    Some(cache.refresh_with(&key, ttl, loader).await)
-                }
-                Verb::LoadByFuture => {
-                    let loader = async move { succeeds(loader().await) };
-                    Some(cache.get_or_set(&key, ttl, loader).await)
-                }
-                _ => cache.get_or_try_set_with(&key, ttl, loader).await.ok(),
             }
         };
         let result = cancelled_after(polls, AssertUnwindSafe(load).catch_unwind()).await;
         let ret = history.now();
         let (began, ended) = (times.began.load(Relaxed), times.ended.load(Relaxed));
-        let is_refresh = verb == Verb::Refresh;
+        let (is_refresh, tags) = (verb == Verb::Refresh, tags.map(|(mask, _)| mask));
         if ended > 0 {
-            self.record(key, call, began, Action::BeginLoad { value, is_refresh });
+            self.record(key, call, began, Action::BeginLoad { value, is_refresh, tags });
             self.record(key, ended, ret, Action::EndLoad { value, hours, may_discard: false });
         } else if began > 0 && !is_refresh {
             self.record(key, call, began, Action::Saw(None));
@@ -184,7 +176,8 @@ impl Worker {
                 self.record(key, call, began, Action::Saw(None));
                 continue;
             }
-            self.record(key, call, began, Action::BeginLoad { value, is_refresh: false });
+            let begin = Action::BeginLoad { value, is_refresh: false, tags: None };
+            self.record(key, call, began, begin);
             self.record(key, ended, ret, Action::EndLoad { value, hours, may_discard: false });
         }
         if let Some(Ok(found)) = result {
@@ -195,6 +188,36 @@ impl Worker {
                 }
             }
         }
+    }
+}
+
+/// Loads a value by one of the methods for one key. Only one of them accepts an error.
+async fn load<F, Fut>(
+    cache: &Cache<u8, u32>,
+    verb: Verb,
+    key: u8,
+    ttl: impl TimeToLive<u32> + Send + 'static,
+    loader: F,
+) -> Option<u32>
+where
+    F: FnOnce() -> Fut + Send + 'static,
+    Fut: Future<Output = Result<u32, &'static str>> + Send + 'static,
+{
+    let succeeds = |result: Result<u32, &'static str>| result.expect("this loader never fails");
+    match verb {
+        Verb::Load => {
+            let loader = async move || succeeds(loader().await);
+            Some(cache.get_or_set_with(&key, ttl, loader).await)
+        }
+        Verb::Refresh => {
+            let loader = async move || succeeds(loader().await);
+            Some(cache.refresh_with(&key, ttl, loader).await)
+        }
+        Verb::LoadByFuture => {
+            let loader = async move { succeeds(loader().await) };
+            Some(cache.get_or_set(&key, ttl, loader).await)
+        }
+        _ => cache.get_or_try_set_with(&key, ttl, loader).await.ok(),
     }
 }
 

@@ -68,10 +68,12 @@ pub(crate) enum Action {
         writes: Option<Option<Entry>>,
     },
     RemoveTag(u8),
-    /// A loader that will return `value` begins. Only a refresh begins although there is a live value.
+    /// A loader that will return `value` begins. Only a refresh begins although there is a live value. Without tags of
+    /// its own, the value keeps those of the one that it replaces.
     BeginLoad {
         value: u32,
         is_refresh: bool,
+        tags: Option<u8>,
     },
     /// The value of a load is stored, or discarded because the key was written in between. `may_discard`: a concurrent
     /// write may have done so, even if it took effect before the load began.
@@ -94,6 +96,8 @@ struct Load {
     value: u32,
     /// Tags of the value that is loaded again.
     tags: u8,
+    /// Tags of the loaded value, if it has its own.
+    own_tags: Option<u8>,
     /// A write takes precedence over the loaded value.
     is_superseded: bool,
     /// Deadline that was set during the load, and takes precedence over its own.
@@ -175,7 +179,7 @@ impl State {
             }
             Action::RemoveTag(tag) => {
                 for load in &mut self.loads {
-                    load.is_superseded |= load.tags & tag != 0;
+                    load.is_superseded |= (load.tags | load.own_tags.unwrap_or(0)) & tag != 0;
                 }
                 let is_tagged = self.entry.is_some_and(|entry| entry.tags & tag != 0);
                 !is_tagged || self.depart(Cause::Removed, events)
@@ -210,9 +214,10 @@ impl State {
             Action::Compute { saw, writes: Some(Some(new)) } => {
                 saw == value && self.put(new, false, events)
             }
-            Action::BeginLoad { value: new, is_refresh } => {
+            Action::BeginLoad { value: new, is_refresh, tags: own_tags } => {
                 let tags = self.entry.map_or(0, |entry| entry.tags);
-                self.loads.push(Load { value: new, tags, is_superseded: false, hours: None });
+                let (is_superseded, hours) = (false, None);
+                self.loads.push(Load { value: new, tags, own_tags, is_superseded, hours });
                 is_refresh || value.is_none()
             }
             Action::EndLoad { .. } => unreachable!("has several possible effects"),
@@ -236,11 +241,13 @@ impl State {
             return vec![];
         };
         let mut discarded = self.clone();
-        let Load { is_superseded, hours: set, .. } = discarded.loads.remove(at);
+        let load = discarded.loads.remove(at);
+        let Load { tags: replaced_tags, own_tags, is_superseded, hours: set, .. } = load;
         let mut states = vec![];
         if !is_superseded {
             let mut stored = discarded.clone();
-            let tags = stored.entry.map_or(0, |entry| entry.tags);
+            // Those of the value that was there when the load began, even if it has been evicted since.
+            let tags = own_tags.unwrap_or(replaced_tags);
             let new = Entry { value, tags, hours: set.unwrap_or(Some(hours)) };
             if stored.put(new, false, events) {
                 states.push(stored);

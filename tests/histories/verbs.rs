@@ -90,6 +90,11 @@ pub(crate) fn plan(random: &mut SmallRng, is_bounded: bool) -> Plan {
         let verbs = [Verb::Get, Verb::Contains, Verb::SetTagged, one(VALUES, random)].to_vec();
         return Plan { before: vec![Verb::SetTagged], opening: Some(Verb::RemoveTag), verbs };
     }
+    if random.random_bool(0.1) {
+        // Loads of tagged values, whose tags are removed during the load, again and again.
+        let verbs = vec![one(LOADS, random), one(LOADS, random), Verb::RemoveTag, Verb::RemoveTag];
+        return Plan { before: vec![], opening: None, verbs };
+    }
     let verbs = choose(random, is_bounded);
     let before = (0..random.random_range(1..=3)).map(|_| one(&verbs, random)).collect();
     let opening = random.random_bool(0.3).then(|| one(&verbs, random));

@@ -47,6 +47,13 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
+    /// Chooses some tags. Returns their bits and their names.
+    pub(crate) fn tags(&mut self) -> (u8, Vec<&'static str>) {
+        let mask = self.random.random_range(1..1_u8 << self.history.tags);
+        let tags = TAGS.into_iter().enumerate().filter(|(n, _)| mask >> n & 1 == 1);
+        (mask, tags.map(|(_, tag)| tag).collect())
+    }
+
     /// Makes the calls that precede the other callers.
     pub(crate) async fn run_before(&mut self) {
         let history = self.history.clone();
@@ -126,9 +133,7 @@ impl Worker {
                 self.put(key, new, true, put).await;
             }
             Verb::SetTagged => {
-                let mask = self.random.random_range(1..1_u8 << history.tags);
-                let tags = TAGS.into_iter().enumerate().filter(|(n, _)| mask >> n & 1 == 1);
-                let tags: Vec<_> = tags.map(|(_, tag)| tag).collect();
+                let (mask, tags) = self.tags();
                 let new = Entry { tags: mask, ..self.next_entry(Some(hours)) };
                 let put = async { Some(cache.set_tagged(key, new.value, ttl, tags).await) };
                 self.put(key, new, false, put).await;
