@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// Maximum time for which a denial counts if units are reserved: another process may give some back.
-pub(super) const MAX_DENIAL: Duration = Duration::from_millis(400);
+const MAX_DENIAL: Duration = Duration::from_millis(400);
 
 /// A call that is to be decided.
 pub(super) struct Attempt<'a> {
@@ -241,11 +241,7 @@ impl LimiterState {
         let limited = Limited::new(limits[limit].clone(), cost, ready, several)
             .with_remaining(remaining[limit].remaining);
         if let Some((cache, at)) = lookup.cache
-            && let Some(until) = at.asked_at.checked_add(match &self.reservations {
-                None => wait,
-                // Another process may give units back sooner.
-                Some(_) => wait.min(MAX_DENIAL),
-            })
+            && let Some(until) = at.asked_at.checked_add(self.denial_time(wait))
         {
             let (limited, remaining) = (limited.clone(), remaining.clone());
             let limits_override = limits_override.map(Into::into);
@@ -254,6 +250,11 @@ impl LimiterState {
             cache.insert(at, subject, denial);
         }
         limited
+    }
+
+    /// Returns for how long the denial counts of a call that would pass after `wait`.
+    pub(super) fn denial_time(&self, wait: Duration) -> Duration {
+        if self.reservations.is_some() { wait.min(MAX_DENIAL) } else { wait }
     }
 
     /// Decides by [`OnError`](super::OnError). If not `charges`, the permit has cost 0 and is not counted.

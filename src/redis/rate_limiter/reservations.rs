@@ -277,7 +277,8 @@ impl Reservations {
 
     /// Locks the shard of the subjects with this hash.
     fn shard(&self, hash: u64) -> MutexGuard<'_, ReservationShard> {
-        self.shards[hash as usize % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
+        // By other bits than those by which its table chooses a bucket.
+        self.shards[(hash >> 40) as usize % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -295,7 +296,7 @@ impl ReservationShard {
         lead: Duration,
         hasher: &DefaultHasher,
     ) -> Option<&mut Subject> {
-        if self.get_mut(hash, subject).is_none() && self.subjects.len() >= MAX_SUBJECTS {
+        if self.subjects.len() >= MAX_SUBJECTS && self.get_mut(hash, subject).is_none() {
             let interval = lead.max(CLEAN_INTERVAL);
             if self.cleaned_at.is_some_and(|at| now < at + interval) {
                 return None;

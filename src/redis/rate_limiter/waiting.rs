@@ -7,7 +7,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::{
     super::Error,
-    check::{Decision, MAX_DENIAL, exceeded, limit_index, uncounted},
+    check::{Decision, exceeded, limit_index, uncounted},
     limit_set::LimitSet,
     limiter_state::LimiterState,
     protocol::{Outcome, Reply},
@@ -79,9 +79,8 @@ impl LimiterState {
                     let Err(limited) = &decision.outcome else { return Ok(decision) };
                     waiter.units().stay(cost);
                     let ready = limited.ready_at();
-                    let in_time = |at: &Instant| end.is_none_or(|end| *at <= end);
                     let next = ready.map(|at| self.next_check(at));
-                    let Some(at) = next.filter(in_time) else {
+                    let Some(at) = next.filter(|at| end.is_none_or(|end| *at <= end)) else {
                         // The check did not count it, and a cost that can never pass is not counted at all.
                         if ready.is_some() {
                             self.count_denial(&subject, limit_index(limited, limits));
@@ -100,13 +99,10 @@ impl LimiterState {
         }
     }
 
-    /// Returns when a waiter checks again that would pass at `ready`: sooner if units are reserved, since another
-    /// process may give some back.
+    /// Returns when a waiter checks again that would pass at `ready`: when its denial no longer counts.
     fn next_check(&self, ready: Instant) -> Instant {
-        match &self.reservations {
-            None => ready,
-            Some(_) => ready.min(Instant::now() + MAX_DENIAL),
-        }
+        let now = Instant::now();
+        now + self.denial_time(ready.saturating_duration_since(now))
     }
 
     /// Denies a call that waits behind `ahead` units, with the time until it would pass at the earliest.
