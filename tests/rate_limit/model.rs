@@ -14,6 +14,7 @@ type Key = u8;
 
 const KEYS: usize = 3;
 const NANOSECOND: Duration = Duration::from_nanos(1);
+const CENTURY: Duration = Duration::from_secs(100 * 365 * 86_400);
 
 #[derive(Clone, Debug)]
 enum Op {
@@ -825,7 +826,6 @@ fn plans_that_differ_in_quota_count_the_same_calls() {
 /// Longest windows, largest quotas, and plans from one extreme to the other: nothing overflows.
 #[test]
 fn extreme_limits_and_costs_do_not_panic() {
-    const CENTURY: Duration = Duration::from_secs(100 * 365 * 86_400);
     let pers = [NANOSECOND, Duration::from_nanos(7), Duration::from_secs(1), CENTURY];
     let quotas = [1, 2, 1_000, u32::MAX];
     let limits: Vec<Limit> =
@@ -867,15 +867,14 @@ fn extreme_limits_and_costs_do_not_panic() {
 /// A window of a century, until all of it has passed: no quota is free early, and all of it is free then.
 #[test]
 fn window_of_a_century_is_exact() {
-    let century = Duration::from_secs(100 * 365 * 86_400);
     for window in [Window::Log, Window::Buckets(1), Window::Buckets(10), Window::Gcra] {
         paused(async {
             let limiter = RateLimiter::<Key>::builder().window(window);
-            let limiter = limiter.limit(Limit::new(2, century)).sweep(Sweep::manual()).build();
+            let limiter = limiter.limit(Limit::new(2, CENTURY)).sweep(Sweep::manual()).build();
             assert!(limiter.check_n(&0, 2).await.is_ok());
             let limited = limiter.check_n(&0, 2).await.expect_err("the whole quota is in use");
-            assert!(limited.retry_after() >= century, "{:?}", limited.retry_after());
-            assert!(limited.retry_after() <= 2 * century, "{:?}", limited.retry_after());
+            assert!(limited.retry_after() >= CENTURY, "{:?}", limited.retry_after());
+            assert!(limited.retry_after() <= 2 * CENTURY, "{:?}", limited.retry_after());
             advance(limited.retry_after() - NANOSECOND).await;
             assert!(limiter.check_n(&0, 2).await.is_err());
             advance(NANOSECOND).await;
@@ -887,19 +886,18 @@ fn window_of_a_century_is_exact() {
 /// The largest quota of a century. Products of the time and the quota have more than 64 bits.
 #[test]
 fn use_of_the_largest_quota_in_a_century_is_exact() {
-    let century = Duration::from_secs(100 * 365 * 86_400);
     const HALF: u32 = 1 << 31;
     for window in [Window::Log, Window::Buckets(10), Window::Gcra] {
         paused(async {
             let limiter = RateLimiter::<Key>::builder().window(window);
-            let limiter = limiter.limit(Limit::new(u32::MAX, century)).sweep(Sweep::manual());
+            let limiter = limiter.limit(Limit::new(u32::MAX, CENTURY)).sweep(Sweep::manual());
             let limiter = limiter.build();
             assert_eq!(
                 limiter.check_n(&0, HALF).await.expect("it is below the quota").remaining(),
                 u32::MAX - HALF
             );
             assert_eq!(limiter.peek(&0).await.remaining(), u32::MAX - HALF);
-            advance(century / 4).await;
+            advance(CENTURY / 4).await;
             // A quarter of the quota has leaked, which is three quarters of a unit less than 2^30.
             let used = if window == Window::Gcra { HALF / 2 + 1 } else { HALF };
             assert_eq!(limiter.peek(&0).await.remaining(), u32::MAX - used, "{window:?}");

@@ -73,6 +73,12 @@ impl World {
         strict(&self.client, &name).window(window)
     }
 
+    /// Returns a limiter of 1,000 calls per hour that reserves up to 500 units for [`LEAD`].
+    fn reserving(&self, name: &str, window: Window) -> RateLimiter<String> {
+        let builder = self.builder(name, window).limit(Limit::new(1_000, 60 * MINUTE));
+        builder.reserve(500).reserve_for(LEAD).build().unwrap()
+    }
+
     /// Returns the number of scripts that the server has executed.
     fn scripts(&self) -> u64 {
         let stats = self.server.ask("INFO commandstats");
@@ -165,11 +171,7 @@ async fn small_quota_is_shared_by_several_processes() {
 async fn unused_units_are_admitted_elsewhere_after_they_have_lapsed() {
     let Some(world) = World::new().await else { return };
     for window in WINDOWS {
-        let new = || {
-            let builder = world.builder("unused", window).limit(Limit::new(1_000, 60 * MINUTE));
-            builder.reserve(500).reserve_for(LEAD).build().unwrap()
-        };
-        let (limiter, other) = (new(), new());
+        let [limiter, other] = [(); 2].map(|()| world.reserving("unused", window));
         assert_eq!(admitted(&limiter, 50).await, 50);
         let reserved = 1_000 - 50 - other.peek("ada").await.unwrap().remaining();
         assert!(reserved > 3, "{window:?}: {reserved} units are reserved");
@@ -190,11 +192,7 @@ async fn unused_units_are_admitted_elsewhere_after_they_have_lapsed() {
 async fn waiters_get_the_units_that_another_process_gives_back() {
     let Some(world) = World::new().await else { return };
     for window in WINDOWS {
-        let new = || {
-            let builder = world.builder("waiters", window).limit(Limit::new(1_000, 60 * MINUTE));
-            builder.reserve(500).reserve_for(LEAD).build().unwrap()
-        };
-        let (limiter, other) = (new(), new());
+        let [limiter, other] = [(); 2].map(|()| world.reserving("waiters", window));
         assert_eq!(admitted(&limiter, 50).await, 50);
         // By a process that draws nothing, whose units would wake its own waiters.
         let rest = world.builder("waiters", window).limit(Limit::new(1_000, 60 * MINUTE));
@@ -232,11 +230,7 @@ fn used(stats: &LimiterStats) -> u64 {
 async fn drop_of_the_limiter_gives_its_units_back() {
     let Some(world) = World::new().await else { return };
     for window in WINDOWS {
-        let new = || {
-            let builder = world.builder("dropped", window).limit(Limit::new(1_000, 60 * MINUTE));
-            builder.reserve(500).reserve_for(LEAD).build().unwrap()
-        };
-        let (limiter, other) = (new(), new());
+        let [limiter, other] = [(); 2].map(|()| world.reserving("dropped", window));
         admitted(&limiter, 50).await;
         drop(limiter);
         let begin = Instant::now();
@@ -303,8 +297,7 @@ async fn reservation_ends_when_limits_change() {
 async fn reset_ends_the_reservation() {
     let Some(world) = World::new().await else { return };
     for window in WINDOWS {
-        let builder = world.builder("reset", window).limit(Limit::new(1_000, 60 * MINUTE));
-        let limiter = builder.reserve(500).reserve_for(LEAD).build().unwrap();
+        let limiter = world.reserving("reset", window);
         admitted(&limiter, 100).await;
         limiter.reset("ada").await.unwrap();
         let stats = limiter.stats();
