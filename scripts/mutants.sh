@@ -35,6 +35,7 @@ for room in "${rooms[@]}"; do
         --timeout 200 --build-timeout 300 --no-times -C=--locked -C=--lib "-C=--test=$tests"
     )
     status=0
+    mkdir -p "target/mutants/$room"
     cargo mutants --package fleeting --output "target/mutants/$room" "${options[@]}" || status=$?
     # 2: some were missed; 3: some tests did not end in time.
     [[ $status == [023] ]] || fail "cargo-mutants failed on $room with status $status"
