@@ -293,6 +293,60 @@ async fn reservation_ends_when_limits_change() {
     }
 }
 
+/// Returns the longest time after which a call of now has left a limit that did not draw the reserved units.
+fn longest(limit: &Limit, window: Window) -> Duration {
+    let buckets = if let Window::Buckets(n) = window { limit.per() / n as u32 } else { Duration::ZERO };
+    limit.per() + limit.per() / 10 + buckets
+}
+
+#[tokio::test(start_paused = true)]
+async fn reserved_units_do_not_block_a_shorter_limit() {
+    let Some(world) = World::new().await else { return };
+    let (hourly, short) = (Limit::per_hour(100_000), Limit::per_second(5));
+    for window in WINDOWS {
+        for is_other in [false, true] {
+            let name = if is_other { "of-others" } else { "set" };
+            let new = |limit: &Limit| world.builder(name, window).limit(limit.clone());
+            let limiter = new(&hourly).reserve(100).build().unwrap();
+            let other = new(&short).build().unwrap();
+            for _ in 0..60 {
+                limiter.check("ada").await.unwrap();
+            }
+            assert!(limiter.stats().reserved > 50, "{window:?}");
+            let checked = if is_other { &other } else { &limiter };
+            if !is_other {
+                limiter.set_limits([short.clone()]).await.unwrap();
+            }
+            let denied = limited(checked.check("ada").await).retry_after();
+            let most = match window {
+                // As many units of it leak in this time as were admitted, and as are reserved.
+                Window::Gcra => Duration::from_secs(160) / 5,
+                _ => longest(&short, window),
+            };
+            assert!(denied <= most, "{window:?}, {is_other}: denied for {denied:?}");
+            world.pass(denied + Duration::from_millis(1)).await;
+            assert!(checked.check("ada").await.is_ok(), "{window:?}, {is_other}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn call_with_a_shorter_limit_passes_beside_reservations() {
+    let Some(world) = World::new().await else { return };
+    for window in WINDOWS {
+        let builder = world.builder("beside", window).limit(Limit::per_hour(100_000));
+        let limiter = builder.reserve(5).build().unwrap();
+        let short = [Limit::per_second(40)];
+        for round in 0..100 {
+            limiter.check("ada").await.unwrap();
+            let checked = limiter.check_with("ada", &short).await;
+            assert!(checked.is_ok(), "{window:?}, round {round}: {checked:?}");
+            world.pass(Duration::from_millis(100)).await;
+        }
+        assert!(limiter.stats().reserved > 70, "{window:?}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn reset_ends_the_reservation() {
     let Some(world) = World::new().await else { return };

@@ -5,8 +5,9 @@
 -- own ring, and charged to all rings of its position, so that no ring loses calls that were made by its limit. A window
 -- that is not known yet begins with the calls of another one: of the shortest that is as long, or else of the longest.
 --
--- KEYS, ARGV and the reply are documented in prelude.lua. The position of a charge is its time. A refund has three
--- numbers per limit: the number of buckets in a window, that time, and the amount.
+-- KEYS, ARGV and the reply are documented in prelude.lua. The position of a charge is its time. If that is of the future,
+-- `now` follows at the end of the reply. A refund begins with this number, or zero, and has three numbers per limit: the
+-- number of buckets in a window, the position, and the amount.
 --
 -- State: '\1B' if each position has one ring; its creation time, the time of the last charge, its time of expiry; then
 -- for each position the units in use (four bytes) and the number of buckets (two), and for each bucket its last
@@ -20,7 +21,7 @@
 --
 -- '\3B' is a '\2B' with the time of its latest call after the other times, if that is after the last charge: a
 -- reservation is a call of the future. Calls are charged in the order of their times, so those that follow count as made
--- at that time, too.
+-- at that time, too. In a ring, no time is later than a tenth of its window ahead.
 
 -- Maximum number of rings per position.
 local MAX_KNOWN = 8
@@ -111,7 +112,7 @@ elseif kind == 0x4202 or kind == 0x4203 then
     positions[#positions + 1] = known
   end
 else
-  if kind ~= 0x4c01 and kind ~= 0x4c02 and kind ~= 0x4702 and kind ~= 0x4703 and kind ~= 0x4704
+  if kind ~= 0x4c01 and kind ~= 0x4c02 and kind ~= 0x4c03 and kind ~= 0x4702 and kind ~= 0x4703 and kind ~= 0x4704
     and kind ~= 0x4705 then
     return redis.error_reply(foreign)
   end
@@ -210,13 +211,15 @@ end
 
 if verb == 'r' then
   if size == 0 or cost ~= created then return 0 end
-  for i = 1, min(#positions, (#args - 9) / 24) do
-    local number, at, amount = unpack('<ddd', args, 24 * i - 14)
+  local charged_at = unpack('<d', args, 10)
+  for i = 1, min(#positions, (#args - 17) / 24) do
+    local number, made, amount = unpack('<ddd', args, 24 * i - 6)
     for j = 1, #positions[i] do
       local ring = positions[i][j]
       -- Without a window: written by the previous release.
       if ring[PER] == 0 then break end
-      local step, since = ceil(ring[PER] / number), ring[SINCE]
+      local step, since, at = ceil(ring[PER] / number), ring[SINCE], made
+      if charged_at > 0 then at = min(made, charged_at + ceil(ring[PER] / LEAD_SHARE)) end
       -- The bucket that has the call.
       local from, upto = at, at + step - 1
       if at <= since then
@@ -236,9 +239,14 @@ if verb == 'r' then
   return 1
 end
 
+-- Returns the latest time of a call in a ring.
+local function latest_in(per)
+  return min(latest, now + ceil(per / LEAD_SHARE))
+end
+
 -- Returns the ring of a window of which the calls are taken from other rings.
 local function derive(known, per, step)
-  local source
+  local source, latest = nil, latest_in(per)
   for j = 1, #known do
     local other = known[j]
     local is_better = other[USED] > 0
@@ -291,10 +299,10 @@ for i = 1, limits do
     positions[i] = known
   end
   local count = ring[COUNT]
-  if count > 0 and bucket_at(ring, count - 1) >= latest + step then
+  if count > 0 and bucket_at(ring, count - 1) >= latest_in(per) + step then
     -- Written with longer steps. The calls in the newest bucket came no later than the latest call.
     local _, units = bucket_at(ring, count - 1)
-    replace(ring, slice(ring, 0, count - 1) .. pack('<dI4', latest, units))
+    replace(ring, slice(ring, 0, count - 1) .. pack('<dI4', latest_in(per), units))
     expire(ring)
   end
   if #known > 1 and ring[CHECKED] + per / 2 <= now then writes = true end
@@ -326,14 +334,14 @@ local function charge(ring, step)
   local units = min(cost, MAX_UNITS - used)
   -- The first bucket ends with its first call, which then leaves after exactly one window. Later buckets follow in whole
   -- steps.
-  local position = made
+  local position = min(made, now + ceil(ring[PER] / LEAD_SHARE))
   ring[USED] = used + units
   if count > 0 then
     local newest, in_it = bucket_at(ring, count - 1)
-    if newest >= made then
+    if newest >= position then
       position, units, count = newest, units + in_it, count - 1
     else
-      position = newest + ceil((made - newest) / step) * step
+      position = newest + ceil((position - newest) / step) * step
     end
   end
   replace(ring, slice(ring, 0, count) .. pack('<dI4', position, units))
@@ -379,6 +387,7 @@ for i = 1, limits do
   end
   reply = reply .. pack('<ddd', made, used < quota and quota - used or 0, more)
 end
+if made > now then reply = reply .. pack('<d', now) end
 
 if charged or writes and verb ~= 'p' then
   -- A full server refuses this after a denial, which is returned nevertheless.

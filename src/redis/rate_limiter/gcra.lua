@@ -19,7 +19,8 @@
 -- since more parts may follow: the amount in between is then too large, and the rest of the reservation smaller.
 --
 -- A reservation is a call of the future. Nothing of it leaks before its time, so it is charged to a bucket that is not
--- empty until then.
+-- empty until then, or until a tenth of the limit. The gap of a bucket is the part of its time for which it is not empty
+-- only because of that: for other limits, it is no usage. While it lasts, it becomes less at least as fast as it is kept.
 --
 -- State: '\3G' if each position has one limit with a step of a millisecond or more; its creation time, the time of the
 -- last charge, and its time of expiry. Then for each position the time at which the bucket is empty, a number which is
@@ -31,7 +32,7 @@
 -- Otherwise '\4G', and the same times; then for each position the number of its limits (two bytes), and for each of them
 -- its quota, its step, the time from the last charge until its bucket is empty, its level, the time at which it began,
 -- or zero if it is as old as the state, and the time of its last check. '\5G' is a '\4G' with the time of its latest
--- call after the other times, if that is after the last charge.
+-- call after the other times, if that is after the last charge, and the gap of each bucket at the last charge.
 
 -- Maximum number of limits per position.
 local MAX_KNOWN = 8
@@ -89,8 +90,8 @@ if verb == 'c' and state and limits > 1 and #state == 26 + 24 * (limits + math.c
   end
 end
 
--- A bucket is a table of six numbers, as in '\4G', and the amount of the present charge.
-local QUOTA, STEP, LEFT, LEVEL, BEGAN, CHECKED, GROWN = 1, 2, 3, 4, 5, 6, 7
+-- A bucket is a table of seven numbers, as in '\5G', and the amount of the present charge.
+local QUOTA, STEP, LEFT, LEVEL, BEGAN, CHECKED, GAP, GROWN = 1, 2, 3, 4, 5, 6, 7, 8
 local max, min, ceil = math.max, math.min, math.ceil
 
 local kind, created, last, expires_at, size, latest = 0x4703, clock, 0, 0, state and #state or 0, 0
@@ -100,14 +101,18 @@ if state then
   kind, created, last, expires_at = unpack('<Hddd', state)
   latest = last
   if kind == 0x4704 or kind == 0x4705 then
-    local count, from = 0, 27
-    if kind == 0x4705 then latest, from = unpack('<d', state, from) end
+    local count, from, numbers = 0, 27, '<dddddd'
+    if kind == 0x4705 then
+      latest, from = unpack('<d', state, from)
+      numbers = '<ddddddd'
+    end
     while from < size do
       local known = {}
       count, from = unpack('<H', state, from)
       for j = 1, count do
-        known[j] = {unpack('<dddddd', state, from)}
-        from = from + 48
+        known[j] = {unpack(numbers, state, from)}
+        if kind == 0x4704 then known[j][GAP] = 0 end
+        from = from + 8 * (#numbers - 1)
       end
       positions[#positions + 1] = known
     end
@@ -125,11 +130,11 @@ if state then
         break
       end
       local known = width == 24 and unpack('<d', state, from + 16) or 0
-      positions[i] = {{0, known, max(0, at - last), at + back - created, 0, last}}
+      positions[i] = {{0, known, max(0, at - last), at + back - created, 0, last, 0}}
     end
   else
     -- No process has a permit for a charge in '\2G' that it could refund here.
-    if kind ~= 0x4c01 and kind ~= 0x4c02 and kind ~= 0x4201 and kind ~= 0x4202 and kind ~= 0x4203
+    if kind ~= 0x4c01 and kind ~= 0x4c02 and kind ~= 0x4c03 and kind ~= 0x4201 and kind ~= 0x4202 and kind ~= 0x4203
       and kind ~= 0x4702 then
       return redis.error_reply(foreign)
     end
@@ -161,6 +166,7 @@ local function encode()
       for j = 1, #known do
         local bucket = known[j]
         list[#list + 1] = pack('<dddddd', bucket[1], bucket[2], bucket[3], bucket[4], bucket[5], bucket[6])
+        if is_ahead then list[#list + 1] = pack('<d', bucket[GAP]) end
       end
     end
   end
@@ -212,6 +218,7 @@ if verb == 'r' then
         else
           -- Two upper bounds of the usage without this charge. By the first, charges leak in their order; by the second,
           -- all later ones were made when the latest one was. Nothing of calls of the future has leaked.
+          local latest = min(latest, last + ceil(quota * step / LEAD_SHARE))
           local leaks_last = left - min(amount, max(0, left - leaked - since - max(0, latest - now)))
           bucket[LEFT] = min(left, leaks_last, max(left - amount, since + latest - last))
         end
@@ -221,6 +228,16 @@ if verb == 'r' then
   end
   call('SET', key, encode(), 'KEEPTTL')
   return 1
+end
+
+-- Returns the time in which the usage of a bucket leaks.
+local function usage(bucket)
+  return max(0, bucket[LEFT] - leaked - max(0, bucket[GAP] - leaked))
+end
+
+-- Returns the time after which a bucket has some units at most.
+local function leaks_to(bucket, units)
+  return usage(bucket) > units * bucket[STEP] and bucket[LEFT] - leaked - units * bucket[STEP] or 0
 end
 
 -- For each limit its bucket.
@@ -238,19 +255,19 @@ for i = 1, limits do
     end
     if other[QUOTA] == quota and other[STEP] == step then bucket = other end
     if other[LEFT] > leaked and other[STEP] < step then
-      units = max(units, (other[LEFT] - leaked) / other[STEP])
-      later = max(later, other[LEFT] - leaked - (quota - cost) * other[STEP])
+      units = max(units, usage(other) / other[STEP])
+      later = max(later, leaks_to(other, quota - cost))
     elseif other[LEFT] > leaked and not (slower and slower[STEP] <= other[STEP]) then
       slower = other
     end
   end
   local is_unknown = not bucket
   -- By the slower one, from the last charge on.
-  local of_slower = slower and slower[LEFT] / slower[STEP] * step or 0
+  local of_slower = slower and max(0, slower[LEFT] - slower[GAP]) / slower[STEP] * step or 0
   if is_unknown then
     local left = of_slower
     if units > 0 then left = max(left, leaked + units * step) end
-    bucket = {quota, step, step < MILLISECOND and left or ceil(left), 0, state and now or 0, now}
+    bucket = {quota, step, step < MILLISECOND and left or ceil(left), 0, state and now or 0, now, 0}
     -- A denial keeps it too: the other limits may forget the usage sooner.
     writes = writes or #known > 0
     known[#known + 1] = bucket
@@ -271,7 +288,7 @@ for i = 1, limits do
     for j = 1, #known do
       local other = known[j]
       if other ~= bucket and other[STEP] < step and other[LEFT] > leaked then
-        more = max(more, other[LEFT] - leaked - (quota - remaining - 1) * other[STEP])
+        more = max(more, leaks_to(other, quota - remaining - 1))
       end
     end
     -- A peek charges nothing, so its reply needs no level.
@@ -299,11 +316,13 @@ for i = 1, charged and #positions or 0 do
   for j = 1, #known do longest = max(longest, known[j][QUOTA] * known[j][STEP]) end
   if i <= limits then
     charged_step = own[i][STEP]
-    charged_left = max(lead, own[i][LEFT] - leaked) + charged_step * cost
+    charged_left = usage(own[i]) + charged_step * cost
   end
   for j = 1, #known do
     local bucket = known[j]
-    local left, per = max(i <= limits and lead or 0, bucket[LEFT] - leaked), bucket[QUOTA] * bucket[STEP]
+    local per, left = bucket[QUOTA] * bucket[STEP], max(0, bucket[LEFT] - leaked)
+    local gap = i <= limits and max(0, min(lead, ceil(per / LEAD_SHARE)) - left) or 0
+    left, bucket[GAP] = left + gap, max(0, bucket[GAP] - leaked) + gap
     local is_own = bucket == own[i]
     -- Others are kept if they were checked within the time of the longest, or are in use for longer, as by a debt. The
     -- longest itself is kept while it is in use.

@@ -17,7 +17,9 @@
 -- are at most a part of what is left, so that processes share a small quota. If there are any, they and the cost are
 -- charged as one call at the time at which the last of them may be admitted: a call that counts from the time of drawing
 -- on would leave the window before some of its units do. So states have calls of the future, but never of later than
--- they may be admitted, or than another call of the state.
+-- they may be admitted, or than another call of the state. The time of a reservation is at most a tenth of each limit
+-- that it is checked by. Other limits of the key may be shorter: for each limit, no call is made later than a tenth of
+-- its per ahead. So it never counts for longer than its per and that time.
 --
 -- A state of another window, from which the limiter was changed, counts as missing: the first charge replaces it. The
 -- first two bytes of a state name its window.
@@ -47,8 +49,8 @@ if verb == 'v' then
   ahead, lead = unpack('<dd', args, #args - 15)
   limits = (#args - 25) / 24
 end
--- The part of what is left that is drawn at most.
-local SHARE = 8
+-- The parts of what is left that is drawn at most, and of its per by which a limit counts a call ahead at most.
+local SHARE, LEAD_SHARE = 8, 10
 local is_part = verb == 'b'
 if is_part then verb = 'r' end
 if verb == 'r' then

@@ -55,7 +55,7 @@ pub(super) struct Charges {
     /// Creation time of the state on the server. It identifies the state that was charged: a refund must not apply to a
     /// later state of the same subject.
     created_at: f64,
-    /// Time of the call.
+    /// Time of the call. With buckets, only if it counts as made later, which is its position; otherwise zero.
     at: f64,
     /// For each limit of the call. With GCRA also for each other known limit that was charged.
     each: PerLimit<LimitCharge>,
@@ -227,7 +227,7 @@ fn numbers_of(limits: &[LimitArgs]) -> impl Iterator<Item = f64> {
 pub(super) fn refund<'a>(window: Window, subject: &[u8], charges: &Charges) -> Call<'a> {
     let (at, first) = match window {
         Window::Log => (None, 3),
-        Window::Buckets(_) => (None, 2),
+        Window::Buckets(_) => (Some(charges.at), 2),
         Window::Gcra => (Some(charges.at), 0),
     };
     let each = charges.each.iter().flat_map(|charge| {
@@ -273,9 +273,13 @@ pub(super) fn decode(
     };
     let (first, each_limit) = if is_gcra { (3, 2) } else { (2, 3) };
     let at = |i: usize, number: usize| first + each_limit * i + number;
-    let noted = numbers.get(at(limits.len(), 0)..)?.as_chunks();
-    let (noted, []) = noted else { return None };
-    if !rest.is_empty() || !is_gcra && !noted.is_empty() {
+    let more = numbers.get(at(limits.len(), 0)..)?;
+    let (called_at, (noted, unread)) = match window {
+        Window::Gcra => (numbers.get(2), more.as_chunks()),
+        Window::Buckets(_) => (more.first(), (&[][..], more.get(1..).unwrap_or_default())),
+        Window::Log => (None, (&[][..], more)),
+    };
+    if !rest.is_empty() || !unread.is_empty() {
         return None;
     }
     let number = |at: usize| f64::from_le_bytes(numbers[at]);
@@ -315,9 +319,9 @@ pub(super) fn decode(
             LimitCharge { limit, step, steps, position, amount }
         });
         let each = each().map(charge).chain(noted).collect();
-        let time = if is_gcra { number(2) } else { 0.0 };
-        let created_at = created_at_or_wait;
-        Outcome::Charged { charges: Charges { created_at, at: time, each, is_part: false } }
+        let (created_at, at) =
+            (created_at_or_wait, called_at.map_or(0.0, |at| f64::from_le_bytes(*at)));
+        Outcome::Charged { charges: Charges { created_at, at, each, is_part: false } }
     } else {
         // Lua counts from 1.
         let limit = (which as usize).checked_sub(1).filter(|&at| at < limits.len())?;

@@ -5,7 +5,7 @@
 -- creation of the state.
 --
 -- A reservation is a call of the future, so times may decrease from one call to the next. A call leaves the window after
--- all calls before it.
+-- all calls before it. Its lead is the time by which it was ahead; for each limit, at most a tenth of its per counts.
 --
 -- State: '\1L'; its creation time, the time of the last charge, its time of expiry, the number of calls cut off at the
 -- front, and the number of all calls; the number of limits (two bytes). Then for each limit its per, its head, the time
@@ -20,7 +20,8 @@
 -- them still counts would be cut off. They are dropped when no call is in their window. The state is then '\2L': each
 -- limit has its quota and its position (two), too, and each call the number of its limits (two). A call counts for the
 -- limits at these positions. The quota bounds the number of calls: a head skips those that make no difference because
--- later ones exceed the quota. Units of four bytes at their maximum are not exact, and counted again.
+-- later ones exceed the quota. Units of four bytes at their maximum are not exact, and counted again. '\3L' is a '\2L' with
+-- the lead of each call, which a state becomes with its first reservation.
 
 -- Index of the last byte of a state that is read and written as a whole. A longer state is appended to.
 local SMALL = '511'
@@ -39,7 +40,7 @@ local kind, created, last, expires_at, dropped, tail, counted = 0x4c01, clock, 0
 if length > 0 then
   if length < 26 then return redis.error_reply(foreign) end
   kind = unpack('<H', state)
-  if kind == 0x4c01 or kind == 0x4c02 then
+  if kind == 0x4c01 or kind == 0x4c02 or kind == 0x4c03 then
     if length < 44 then return redis.error_reply(foreign) end
     kind, created, last, expires_at, dropped, tail, counted = unpack('<HdddddH', state)
   else
@@ -51,8 +52,8 @@ if length > 0 then
   end
 end
 -- Sizes of the numbers of a limit, of a call, and of all before the first call.
-local is_wide = kind == 0x4c02
-local slot_size, call_size = is_wide and 38 or 28, is_wide and 14 or 12
+local is_wide = kind ~= 0x4c01
+local slot_size, call_size = is_wide and 38 or 28, kind == 0x4c01 and 12 or kind == 0x4c02 and 14 or 22
 local size = 44 + slot_size * counted
 if length > 0 and length < size then
   state = call('GETRANGE', key, 0, size - 1)
@@ -160,8 +161,8 @@ end
 local entry, seek
 if not is_settled or counted > limits then
   local buffer, first, place = state, dropped, size
-  -- Returns the time and the units of a call, and the number of its limits.
-  entry = function(index)
+  -- Returns the time of a call for a limit of this per, its units, and the number of its limits.
+  entry = function(index, per)
     local at = place + call_size * (index - first) + 1
     if index < first or at + call_size - 1 > #buffer then
       place, first = 0, index
@@ -169,15 +170,19 @@ if not is_settled or counted > limits then
       buffer = call('GETRANGE', key, start, start + call_size * MANY - 1)
       at = 1
     end
-    if is_wide then return unpack('<dI4H', buffer, at) end
-    local time, units = unpack('<dI4', buffer, at)
-    return time, units, counted
+    if kind == 0x4c01 then
+      local time, units = unpack('<dI4', buffer, at)
+      return time, units, counted
+    end
+    if kind == 0x4c02 then return unpack('<dI4H', buffer, at) end
+    local time, units, positions, lead = unpack('<dI4Hd', buffer, at)
+    return time - math.max(0, lead - math.ceil(per / LEAD_SHARE)), units, positions
   end
 
   -- Moves a head to the first call from `index` on that counts and was not refunded.
   seek = function(limit, index)
     while index < tail do
-      local at, units, positions = entry(index)
+      local at, units, positions = entry(index, limit[PER])
       if units > 0 and positions >= limit[POSITION] then
         limit[HEAD], limit[SINCE] = index, at
         return
@@ -198,7 +203,7 @@ if verb == 'r' then
   local index, amount = unpack('<dd', args, 10)
   -- At the tail or above: the server has lost the charge in a crash.
   if length == 0 or cost ~= created or index < dropped or index >= tail then return 0 end
-  local at, units, positions = entry(index)
+  local _, units, positions = entry(index, 0)
   local back = math.min(units, amount)
   local slots = {sub(state, 1, 44)}
   for j = 1, counted do
@@ -209,7 +214,7 @@ if verb == 'r' then
     end
     slots[j + 1] = encode(limit)
   end
-  call('SETRANGE', key, size + call_size * (index - dropped), pack('<dI4', at, units - back))
+  call('SETRANGE', key, size + call_size * (index - dropped) + 8, pack('<I4', units - back))
   call('SETRANGE', key, '0', table.concat(slots))
   return 1
 end
@@ -219,14 +224,14 @@ local function advance(limit)
   if limit[USED] == MAX_UNITS then
     limit[USED] = 0
     for index = limit[HEAD], tail - 1 do
-      local _, units, positions = entry(index)
+      local _, units, positions = entry(index, 0)
       if positions >= limit[POSITION] then limit[USED] = limit[USED] + units end
     end
   end
   while limit[HEAD] < tail do
     local is_over = limit[SINCE] <= now - limit[PER]
     if not is_over and (tail - limit[HEAD] <= MIN_KEPT or limit[USED] <= 2 * limit[QUOTA]) then return end
-    local _, units = entry(limit[HEAD])
+    local _, units = entry(limit[HEAD], 0)
     if not is_over and limit[USED] - units < 2 * limit[QUOTA] then return end
     limit[USED] = limit[USED] - units
     seek(limit, limit[HEAD] + 1)
@@ -244,7 +249,7 @@ for i = 1, is_settled and 0 or limits do
   advance(limit)
   local excess, index, latest = verb == 'd' and 0 or limit[USED] + cost - limit[QUOTA], limit[HEAD], 0
   while excess > 0 do
-    local at, units, positions = entry(index)
+    local at, units, positions = entry(index, limit[PER])
     if positions >= i and units > 0 then excess, latest = excess - units, math.max(latest, at) end
     index = index + 1
     if excess <= 0 and latest + limit[PER] > ready then which, ready = i, latest + limit[PER] end
@@ -290,7 +295,7 @@ for i = 1, limits do
     -- More is in use than the quota, which was larger before or for other calls.
     local excess, index, latest = used + 1 - quota, limit[HEAD], 0
     repeat
-      local at, units, positions = entry(index)
+      local at, units, positions = entry(index, limit[PER])
       if positions >= i and units > 0 then excess, latest = excess - units, math.max(latest, at) end
       more, index = latest + limit[PER] - clock, index + 1
     until excess <= 0
@@ -329,11 +334,11 @@ for i = 1, #others do
   longest = math.max(longest, other[PER])
 end
 
--- A call of a state that becomes '\2L' has as many limits as the state had.
+-- A call of a '\1L' that becomes another state has as many limits as the state had.
 local gone, stay = start - dropped, tail - start
-local is_plain = #others == 0 and (is_wide or limits == counted or stay == 0)
+local is_plain = #others == 0 and lead == 0 and (is_wide or limits == counted or stay == 0)
 local rewrites = not charged or is_whole or limits + #others ~= counted or not is_wide and not is_plain
-  or (gone >= MANY and gone >= stay)
+  or lead > 0 and kind ~= 0x4c03 or (gone >= MANY and gone >= stay)
 local rest = ''
 if rewrites then
   if is_whole then
@@ -341,21 +346,21 @@ if rewrites then
   elseif stay > 0 then
     rest = call('GETRANGE', key, size + call_size * gone, -1)
   end
-  if is_wide then
-    local at = 13
-    while is_plain and at < #rest do
-      is_plain = unpack('<H', rest, at) == limits
-      at = at + 14
-    end
+  local at = 13
+  while is_wide and is_plain and at < #rest do
+    is_plain = unpack('<H', rest, at) == limits and (kind == 0x4c02 or unpack('<d', rest, at + 2) == 0)
+    at = at + call_size
   end
-  if is_wide == is_plain then
+  local before = kind
+  kind = is_plain and 0x4c01 or (lead > 0 or kind == 0x4c03) and 0x4c03 or 0x4c02
+  if kind ~= before then
     local parts = {}
     for at = 1, #rest, call_size do
       parts[#parts + 1] = sub(rest, at, at + 11)
-      if not is_wide then parts[#parts + 1] = pack('<H', counted) end
+      if kind ~= 0x4c01 then parts[#parts + 1] = is_wide and sub(rest, at + 12, at + 13) or pack('<H', counted) end
+      if kind == 0x4c03 then parts[#parts + 1] = pack('<d', 0) end
     end
-    rest, is_wide = table.concat(parts), not is_wide
-    kind = is_wide and 0x4c02 or 0x4c01
+    rest, is_wide = table.concat(parts), kind ~= 0x4c01
   end
   dropped = start
 end
@@ -366,7 +371,11 @@ local extends = until_idle > expires_at
 -- An eighth of the window later than necessary, so that the expiry is seldom set again.
 if extends then expires_at = until_idle + longest / 8 end
 local at, new = string.format('%d', expires_at / 1000 + 1), ''
-if charged then new = is_wide and pack('<dI4H', made, cost, limits) or pack('<dI4', made, cost) end
+if charged then
+  new = pack('<dI4', made, cost)
+  if is_wide then new = new .. pack('<H', limits) end
+  if kind == 0x4c03 then new = new .. pack('<d', lead) end
+end
 local head =
   pack('<HdddddH', kind, created, last, expires_at, dropped, tail + (charged and 1 or 0), limits + #others)
 for i = 1, limits do head = head .. encode(found[i]) end
