@@ -295,7 +295,8 @@ async fn reservation_ends_when_limits_change() {
 
 /// Returns the longest time after which a call of now has left a limit that did not draw the reserved units.
 fn longest(limit: &Limit, window: Window) -> Duration {
-    let buckets = if let Window::Buckets(n) = window { limit.per() / n as u32 } else { Duration::ZERO };
+    let buckets =
+        if let Window::Buckets(n) = window { limit.per() / n as u32 } else { Duration::ZERO };
     limit.per() + limit.per() / 10 + buckets
 }
 
