@@ -99,9 +99,9 @@ use crate::rate_limit::{Limit, State, with_denials};
 /// | `Gcra` | 26, plus 24 per limit, plus 24 per three limits | O(1) |
 ///
 /// A `Log` stores each call once, regardless of the number of limits. With several limits for one key, it takes 38
-/// bytes per limit and 14 per call. A key that you check by [several limits](#several-limits-for-one-key) needs memory
-/// and work for each of them, of which at most nine (`Log`) or eight per position count. A key longer than 256 bytes is
-/// shortened to its first 256 bytes and a hash.
+/// bytes per limit and 14 per call; with reserved units, 22 per call. A key that you check by
+/// [several limits](#several-limits-for-one-key) needs memory and work for each of them, of which at most nine (`Log`)
+/// or eight per position count. A key longer than 256 bytes is shortened to its first 256 bytes and a hash.
 ///
 /// # Reservations
 ///
@@ -128,11 +128,11 @@ use crate::rate_limit::{Limit, State, with_denials};
 /// that lie reserved elsewhere. With `Log` and `Buckets`, calls that ask the server while units are reserved count as
 /// long as these.
 ///
-/// Units count from the end of their reservation for each limit of the key, also for a shorter one that has not drawn
-/// them: of [`check_with`](RateLimiter::check_with), of a later [`set_limits`](RateLimiter::set_limits), or of a
-/// process with other limits. Such a limit may deny the key until the reservations have ended and its own time has
-/// passed: after 100,000 per hour with the default `reserve_for`, for six minutes. If you check or set shorter limits
-/// for the same keys, choose a `reserve_for` that you can wait for.
+/// For a limit that has not drawn them, of [`check_with`](RateLimiter::check_with), of a later
+/// [`set_limits`](RateLimiter::set_limits) or of a process with other limits, drawn units count as used when they are
+/// drawn, or a little later: at most by a tenth of that limit. So `per_second(5)` counts a thousand units that
+/// `per_hour(100_000)` has drawn at once, for 1.1 seconds. With `Buckets`, those that are reserved when such a limit is
+/// first checked count from then on.
 ///
 /// - A process draws from the fourth check on, if none of them came later than `reserve_for` after the one before. It
 ///   begins with one unit, draws twice as many each time the units were used up, and half as many if some lapsed. It
@@ -154,7 +154,7 @@ use crate::rate_limit::{Limit, State, with_denials};
 /// - Up to about 10,000 keys are observed at a time; checks of further keys ask the server.
 ///
 /// Update all processes of a name before you use it: an earlier release returns [`Error::WrongType`] for a key with
-/// reserved units, with `Buckets` and `Gcra`.
+/// reserved units.
 ///
 /// # Time
 ///

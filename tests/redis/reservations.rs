@@ -332,7 +332,7 @@ async fn reserved_units_do_not_block_a_shorter_limit() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn call_with_a_shorter_limit_passes_beside_reservations() {
+async fn call_with_a_shorter_limit_passes_while_units_are_reserved() {
     let Some(world) = World::new().await else { return };
     for window in WINDOWS {
         let builder = world.builder("beside", window).limit(Limit::per_hour(100_000));

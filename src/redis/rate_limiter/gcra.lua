@@ -19,8 +19,8 @@
 -- since more parts may follow: the amount in between is then too large, and the rest of the reservation smaller.
 --
 -- A reservation is a call of the future. Nothing of it leaks before its time, so it is charged to a bucket that is not
--- empty until then, or until a tenth of the limit. The gap of a bucket is the part of its time for which it is not empty
--- only because of that: for other limits, it is no usage. While it lasts, it becomes less at least as fast as it is kept.
+-- empty until then, or until a tenth of the limit. The gap is the part of the time until the bucket is empty that is no
+-- usage, but due to that. The units of other limits are those of the rest. The gap leaks first, so that no usage is lost.
 --
 -- State: '\3G' if each position has one limit with a step of a millisecond or more; its creation time, the time of the
 -- last charge, and its time of expiry. Then for each position the time at which the bucket is empty, a number which is

@@ -230,7 +230,7 @@ async fn play(world: &World, window: Window, seed: u64, calls: usize) -> (u64, u
                     match play.check(which, plan, cost).await {
                         Ok(permit) => permits.push(permit),
                         Err(wait) if rng.random_bool(0.2) => {
-                            // Nobody else calls in the meantime.
+                            // No other call is made in the meantime.
                             world.pass(wait + Duration::from_micros(1)).await;
                             let again = play.check(which, plan, cost).await;
                             permits
