@@ -11,7 +11,7 @@ use fleeting::{
     Ttl,
     redis::{Client, Error, TimeoutDict},
 };
-use futures::future::join_all;
+use futures::{FutureExt, future::join_all};
 use rand::{RngExt, SeedableRng, rngs::SmallRng};
 use tokio::{
     task::JoinHandle,
@@ -69,6 +69,45 @@ async fn scripts_are_sent_again_after_script_flush() {
         plain(&server, &["SCRIPT", "FLUSH"]).await;
         assert!(claim.ack().await.unwrap());
     }
+}
+
+/// Takes entries, and drops the call between their removal and the moment at which it would return them. `before_drop`
+/// runs before the drop.
+async fn drop_take(dict: &Dict, server: &Server, before_drop: impl AsyncFnOnce()) {
+    let mut take = Box::pin(dict.take_expired(100));
+    while !matches!(plain(server, &["DBSIZE"]).await, redis::Value::Int(0)) {
+        assert!((&mut take).now_or_never().is_none());
+        // The call has spawned a task that sends the next step.
+        sleep(ms(50)).await;
+    }
+    before_drop().await;
+    drop(take);
+}
+
+#[tokio::test]
+async fn entries_of_a_dropped_take_come_back_once_the_server_can_be_reached() {
+    let server = Server::start();
+    let proxy = Proxy::to(server.port()).await;
+    let client = Client::builder(proxy.url()).timeout(ms(500)).connect().await.unwrap();
+    let dict = Dict::new(&client, "logins").unwrap();
+    fill(&dict, 6).await;
+    drop_take(&dict, &server, async || {
+        proxy.close(true);
+        proxy.cut();
+        sleep(ms(200)).await;
+    })
+    .await;
+    sleep(ms(1_500)).await;
+    assert_eq!(plain(&server, &["DBSIZE"]).await, redis::Value::Int(0));
+    proxy.close(false);
+    let mut taken = BTreeSet::new();
+    let all = async {
+        while taken.len() < 6 {
+            taken.extend(dict.take_expired(9).await.unwrap_or_default());
+            sleep(ms(20)).await;
+        }
+    };
+    timeout(patience(), all).await.expect("the entries come back");
 }
 
 fn assert_wrong_type<T: std::fmt::Debug>(outcome: Result<T, Error>, expected: &str) {

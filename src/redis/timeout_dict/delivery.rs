@@ -1,11 +1,11 @@
 //! An entry on its way from the server to the caller. If it does not reach the caller, because the call or the claim
 //! was dropped, it is returned to the server.
 
-use std::{mem, sync::Arc};
+use std::{mem, sync::Arc, time::Duration};
 
 use ::redis::Value as Reply;
 use futures_util::FutureExt;
-use tokio::{runtime::Handle, sync::Mutex, task::JoinHandle};
+use tokio::{runtime::Handle, sync::Mutex, task::JoinHandle, time::sleep};
 
 use super::{
     counters::HeldClaim,
@@ -74,7 +74,7 @@ impl TakenEntry {
         self.on_drop = OnDrop::Nothing;
     }
 
-    /// Returns it to the server and waits for the reply.
+    /// Returns it to the server and waits for the first reply.
     pub(super) async fn send_back(mut self) {
         if let Some(task) = self.spawn_send_back() {
             // Fails only if the runtime is shutting down. `send_back` has logged any other failure.
@@ -107,10 +107,18 @@ async fn send_back(
     on_drop: OnDrop,
     attempts: u32,
 ) {
-    let is_removed = matches!(on_drop, OnDrop::PutBack { .. });
     let outcome = match on_drop {
         OnDrop::Nothing => Ok(()),
-        OnDrop::PutBack { saved } => state.put_back(&key, &saved, &value).await,
+        OnDrop::PutBack { saved } => {
+            if let Err(error) = state.put_back(&key, &saved, &value).await {
+                if was_not_executed(&error) {
+                    tokio::spawn(put_back_later(state, key, saved, value));
+                } else {
+                    log_lost(&state, &error);
+                }
+            }
+            return;
+        }
         OnDrop::GiveBack { lease_end, score } => {
             // If the reply is lost, the entry is due again at the latest when its lease expires.
             state.give_back(&key, lease_end, &score).await.map(drop)
@@ -125,16 +133,39 @@ async fn send_back(
     if let Err(error) = outcome {
         let error: &dyn std::error::Error = &error;
         // The key of the entry is not logged, since it may be a secret.
-        let dict = &*state.name;
-        match is_removed {
-            true => tracing::warn!(dict, error, "failed to put back a removed entry"),
-            false => tracing::warn!(
-                dict,
-                error,
-                "failed to return a claimed entry; it becomes due again when its lease expires"
-            ),
+        tracing::warn!(
+            dict = state.name,
+            error,
+            "failed to return a claimed entry; it becomes due again when its lease expires"
+        );
+    }
+}
+
+/// First and longest pause before a removed entry is put back again; each is twice the one before.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
+
+/// Puts a removed entry back once the server can be reached, in a task of its own, so that no caller waits for it.
+/// Without a bound of time: an entry that is given up is lost, and while the server cannot be reached, none is removed.
+async fn put_back_later(state: Arc<DictState>, key: Vec<u8>, saved: Vec<u8>, value: Reply) {
+    let (mut pause, longest) = PAUSES;
+    loop {
+        sleep(pause).await;
+        match state.put_back(&key, &saved, &value).await {
+            Ok(()) => return,
+            Err(error) if was_not_executed(&error) => pause = longest.min(2 * pause),
+            Err(error) => return log_lost(&state, &error),
         }
     }
+}
+
+/// Returns whether the server certainly did not execute the call, and may do so later.
+fn was_not_executed(error: &Error) -> bool {
+    matches!(error, Error::Connect(_) | Error::Unavailable(_)) && error.is_temporary()
+}
+
+fn log_lost(state: &DictState, error: &Error) {
+    let error: &dyn std::error::Error = error;
+    tracing::warn!(dict = state.name, error, "failed to put back a removed entry");
 }
 
 /// Runs a future to completion in a task, even if the caller is dropped. Otherwise, the entries of a reply that no task

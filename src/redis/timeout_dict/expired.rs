@@ -45,9 +45,10 @@ where
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped, a task returns the entries that it has taken, with their deadlines. They are lost if
-    /// the process or the runtime ends before that, or if the server does not answer the task within the client's
-    /// timeout.
+    /// If the future is dropped, a task returns the entries that it has taken, with their deadlines, as soon as the
+    /// server can be reached. They are lost if the process or the runtime ends before that. The outcome is unknown if
+    /// the connection is lost, or the client's timeout passes, after the task has sent an entry: it is not sent twice,
+    /// as another caller may have taken it in the meantime.
     #[doc(alias = "ZPOPMIN")]
     pub async fn take_expired(&self, max: usize) -> Result<Vec<(K, V)>, Error> {
         self.take(CollectMode::Take, max).await
