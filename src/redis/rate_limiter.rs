@@ -125,14 +125,15 @@ use crate::rate_limit::{Limit, State, with_denials};
 /// lost. The price is paid in calls that are denied although they would fit: drawn units count as calls at the end of
 /// the time for which they may be admitted ([`reserve_for`](RateLimiterBuilder::reserve_for)). So a busy key is
 /// admitted fewer calls than its quota, by at most the ratio of that time to the length of the limit and by the units
-/// that lie reserved elsewhere. With `Log` and `Buckets`, calls that ask the server while units are reserved count as
-/// long as these: for each limit, at most a tenth of its length longer than otherwise.
+/// that lie reserved elsewhere. With `Gcra`, that ratio of the quota is in use from the first draw on. With `Log` and
+/// `Buckets`, calls that ask the server while units are reserved count as long as these: for each limit, at most a tenth
+/// of its length longer than otherwise.
 ///
 /// For a limit that has not drawn them, of [`check_with`](RateLimiter::check_with), of a later
 /// [`set_limits`](RateLimiter::set_limits) or of a process with other limits, drawn units count as used when they are
-/// drawn, or a little later: at most by a tenth of that limit. So `per_second(5)` counts a thousand units that
-/// `per_hour(100_000)` has drawn at once, for 1.1 seconds. With `Buckets`, those that are reserved when such a limit is
-/// first checked count from then on.
+/// drawn, or a little later: at most by a tenth of that limit. So, with `Log`, `per_second(5)` counts a thousand units
+/// that `per_hour(100_000)` has drawn at once, for 1.1 seconds. With `Buckets`, those that are reserved when such a
+/// limit is first checked count from then on. With `Gcra`, as without reservations, units count until they have leaked.
 ///
 /// - A process draws from the fourth check on, if none of them came later than `reserve_for` after the one before. It
 ///   begins with one unit, draws twice as many each time the units were used up, and half as many if some lapsed. It
@@ -147,7 +148,9 @@ use crate::rate_limit::{Limit, State, with_denials};
 /// - Other processes see reserved units as used. A denial is cached for at most 0.4 seconds, and a call that waits asks
 ///   the server again after that time, because units may be given back.
 /// - Calls with limits of their own ([`check_with`](RateLimiter::check_with)), and calls that cost more than is
-///   reserved, ask the server. A [`refund`](Permit::refund) and a [`settle`](Permit::settle) take one round trip each.
+///   reserved, ask the server. If that denies a call of the latter kind, which would pass with the units that this
+///   process has reserved, these are given back, and the server is asked again. A [`refund`](Permit::refund) and a
+///   [`settle`](Permit::settle) take one round trip each.
 /// - A [`reset`](RateLimiter::reset) ends the reservation of this process. It does not reach others: the units that
 ///   they have reserved may be admitted until they lapse, in addition to the new quota.
 /// - While the server fails, reserved units are still admitted, and then [`OnError`] decides.

@@ -331,6 +331,84 @@ async fn reserved_units_do_not_block_a_shorter_limit() {
     }
 }
 
+/// Returns a limiter that reserves units, of which some are used, and their permits; and one of the same key with a
+/// shorter limit.
+async fn used_by_another_limit(
+    world: &World,
+    name: &str,
+    window: Window,
+) -> (Vec<Permit>, RateLimiter<String>) {
+    let new = |quota, per: Duration| {
+        world.builder(name, window).limit(Limit::new(quota, per)).deny_cache(0)
+    };
+    let limiter = new(100_000, Duration::from_secs(1_000)).reserve(1_000).build().unwrap();
+    let other = new(50, Duration::from_secs(1)).build().unwrap();
+    let mut permits = Vec::new();
+    for _ in 0..40 {
+        permits.push(limiter.check("ada").await.unwrap());
+    }
+    world.pass(Duration::from_millis(1)).await;
+    (permits, other)
+}
+
+#[tokio::test(start_paused = true)]
+async fn refund_of_reserved_units_extends_no_wait_of_another_limit() {
+    let Some(world) = World::new().await else { return };
+    for window in WINDOWS {
+        let (mut permits, other) = used_by_another_limit(&world, "waits", window).await;
+        let wait = limited(other.check_n("ada", 50).await).retry_after();
+        world.pass(wait / 2).await;
+        permits.pop().expect("there are forty").refund().await.unwrap();
+        world.pass(wait / 2 + Duration::from_millis(1)).await;
+        assert!(other.check_n("ada", 50).await.is_ok(), "{window:?}: after {wait:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn units_that_were_drawn_long_ago_are_no_usage_of_a_new_limit() {
+    let Some(world) = World::new().await else { return };
+    for window in [Window::Log, Window::Gcra] {
+        let (_permits, other) = used_by_another_limit(&world, "long-ago", window).await;
+        world.pass(Duration::from_secs(5)).await;
+        assert_eq!(other.peek("ada").await.unwrap().remaining(), 50, "{window:?}");
+        assert!(other.check_n("ada", 50).await.is_ok(), "{window:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn call_above_the_reserved_units_of_its_process_may_use_them() {
+    let Some(world) = World::new().await else { return };
+    for window in WINDOWS {
+        let builder = world.builder("dear", window).limit(Limit::new(100, 20 * MINUTE));
+        let limiter = builder.reserve(1_000).build().unwrap();
+        let mut remaining = 0;
+        for cost in [1, 1, 1, 1, 1, 1, 1, 1, 3, 1, 1, 1, 1, 5, 1, 1, 1] {
+            remaining = limiter.check_n("ada", cost).await.unwrap().remaining();
+        }
+        assert!(limiter.stats().reserved > 5, "{window:?}");
+        let permit = limiter.check_n("ada", remaining).await;
+        // With Gcra, units that are given back may leave less than they took.
+        let permit = match (window, permit) {
+            (Window::Gcra, Err(_)) => continue,
+            (_, permit) => permit.unwrap(),
+        };
+        assert_eq!(permit.remaining(), 0, "{window:?}");
+        assert_eq!(limiter.stats().reserved, used(&limiter.stats()) + limiter.stats().returned);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn permit_of_a_dear_call_counts_the_reserved_units_of_its_process() {
+    let Some(world) = World::new().await else { return };
+    for window in WINDOWS {
+        let limiter = world.reserving("counts", window);
+        admitted(&limiter, 40).await;
+        let before = limiter.check("ada").await.unwrap().remaining();
+        let after = limiter.check_n("ada", 100).await.unwrap().remaining();
+        assert_eq!(after, before - 100, "{window:?}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn call_with_a_shorter_limit_passes_while_units_are_reserved() {
     let Some(world) = World::new().await else { return };

@@ -13,7 +13,7 @@ use super::{
     on_error::Fallback,
     permit::{Charged, Permit},
     protocol::{self, Charges, LimitArgs, Outcome, Remaining, Reply, Verb},
-    reservations::{ServerCheck, Taken},
+    reservations::{ServerCheck, Taken, with_reserved},
 };
 use crate::{
     engine::coop,
@@ -128,17 +128,25 @@ impl LimiterState {
             }
         }
         let args = self.limit_args_of(limits_override, &current);
-        let reply = match &draw {
-            Some(draw) => self.check_and_draw(&subject, cost, &current, draw).await,
-            None => {
-                let window = self.window;
-                let call = protocol::call_with_limits(Verb::Check, window, &subject, cost, &args);
-                // Sent once: a second check could charge twice.
-                let answer = call.within(timeout).send_once(&self.client);
-                let reply = self.call_for_reply(&subject, answer, cost, &args).await;
-                reply.map(|reply| (0, reply))
-            }
+        let ask = async |timeout| {
+            let window = self.window;
+            let call = protocol::call_with_limits(Verb::Check, window, &subject, cost, &args);
+            // Sent once: a second check could charge twice.
+            let answer = call.within(timeout).send_once(&self.client);
+            let reply = self.call_for_reply(&subject, answer, cost, &args).await;
+            reply.map(|reply| (0, reply))
         };
+        let begin = Instant::now();
+        let mut reply = match &draw {
+            Some(draw) => self.check_and_draw(&subject, cost, &current, draw).await,
+            None => ask(timeout).await,
+        };
+        if let (Some(_), Ok((_, denied))) = (reservations, &reply) {
+            let left = timeout.saturating_sub(begin.elapsed());
+            if self.give_back_for(&subject, cost, denied, left).await {
+                reply = ask(timeout.saturating_sub(begin.elapsed())).await;
+            }
+        }
         let (ahead, Reply { outcome, mut remaining }) = match reply {
             Ok(reply) => reply,
             Err(error) => {
@@ -151,6 +159,8 @@ impl LimiterState {
                     let drawn = (draw, ahead);
                     (charges, remaining) =
                         self.keep_reserved(&subject, cost, drawn, charges, remaining);
+                } else if let Some(reservations) = reservations {
+                    remaining = with_reserved(remaining, reservations.left(&subject));
                 }
                 // The charge postpones the times at which other costs would pass.
                 if lookup.has_denials {

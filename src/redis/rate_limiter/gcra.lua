@@ -19,8 +19,9 @@
 -- since more parts may follow: the amount in between is then too large, and the rest of the reservation smaller.
 --
 -- A reservation is a call of the future. Nothing of it leaks before its time, so it is charged to a bucket that is not
--- empty until then, or until a tenth of the limit. The gap is the part of the time until the bucket is empty that is no
--- usage, but due to that. The units of other limits are those of the rest. The gap leaks first, so that no usage is lost.
+-- empty until then, or until a tenth of the limit. For limits that have not drawn them, units count as used when they are
+-- drawn. So a bucket also has its usage: the time until it would be empty if all units had been used when they were
+-- drawn.
 --
 -- State: '\3G' if each position has one limit with a step of a millisecond or more; its creation time, the time of the
 -- last charge, and its time of expiry. Then for each position the time at which the bucket is empty, a number which is
@@ -32,7 +33,8 @@
 -- Otherwise '\4G', and the same times; then for each position the number of its limits (two bytes), and for each of them
 -- its quota, its step, the time from the last charge until its bucket is empty, its level, the time at which it began,
 -- or zero if it is as old as the state, and the time of its last check. '\5G' is a '\4G' with the time of its latest
--- call after the other times, if that is after the last charge, and the gap of each bucket at the last charge.
+-- call after the other times, and the usage of each bucket, from the last charge on: while that time is after the last
+-- charge, or the usage is less than the time until the bucket is empty.
 
 -- Maximum number of limits per position.
 local MAX_KNOWN = 8
@@ -91,7 +93,7 @@ if verb == 'c' and state and limits > 1 and #state == 26 + 24 * (limits + math.c
 end
 
 -- A bucket is a table of seven numbers, as in '\5G', and the amount of the present charge.
-local QUOTA, STEP, LEFT, LEVEL, BEGAN, CHECKED, GAP, GROWN = 1, 2, 3, 4, 5, 6, 7, 8
+local QUOTA, STEP, LEFT, LEVEL, BEGAN, CHECKED, USAGE, GROWN = 1, 2, 3, 4, 5, 6, 7, 8
 local max, min, ceil = math.max, math.min, math.ceil
 
 local kind, created, last, expires_at, size, latest = 0x4703, clock, 0, 0, state and #state or 0, 0
@@ -111,7 +113,7 @@ if state then
       count, from = unpack('<H', state, from)
       for j = 1, count do
         known[j] = {unpack(numbers, state, from)}
-        if kind == 0x4704 then known[j][GAP] = 0 end
+        if kind == 0x4704 then known[j][USAGE] = known[j][LEFT] end
         from = from + 8 * (#numbers - 1)
       end
       positions[#positions + 1] = known
@@ -130,7 +132,8 @@ if state then
         break
       end
       local known = width == 24 and unpack('<d', state, from + 16) or 0
-      positions[i] = {{0, known, max(0, at - last), at + back - created, 0, last, 0}}
+      local left = max(0, at - last)
+      positions[i] = {{0, known, left, at + back - created, 0, last, left}}
     end
   else
     -- No process has a permit for a charge in '\2G' that it could refund here.
@@ -145,6 +148,12 @@ end
 -- Returns the state as it is stored.
 local function encode()
   local is_ahead, list, quotas = latest > last, {}, {}
+  for i = 1, #positions do
+    for j = 1, #positions[i] do
+      local bucket = positions[i][j]
+      is_ahead = is_ahead or bucket[USAGE] < bucket[LEFT]
+    end
+  end
   local is_simple = not is_ahead
   if is_ahead then list[1] = pack('<d', latest) end
   for i = 1, #positions do
@@ -166,7 +175,7 @@ local function encode()
       for j = 1, #known do
         local bucket = known[j]
         list[#list + 1] = pack('<dddddd', bucket[1], bucket[2], bucket[3], bucket[4], bucket[5], bucket[6])
-        if is_ahead then list[#list + 1] = pack('<d', bucket[GAP]) end
+        if is_ahead then list[#list + 1] = pack('<d', bucket[USAGE]) end
       end
     end
   end
@@ -194,6 +203,15 @@ local now = clock
 -- Amount that each bucket has leaked since the last charge.
 local leaked = now - last
 
+-- Returns the time until a bucket is empty without a charge; `since` is what was charged after it, nil if it was the last.
+local function without(left, amount, since, latest)
+  if not since then return max(0, left - amount) end
+  -- Two upper bounds. By the first, charges leak in their order; by the second, all later ones were made when the latest
+  -- one was. Nothing of calls of the future has leaked.
+  local leaks_last = left - min(amount, max(0, left - leaked - since - max(0, latest - now)))
+  return min(left, leaks_last, max(left - amount, since + latest - last))
+end
+
 if verb == 'r' then
   if not state or cost ~= created then return 0 end
   local at = unpack('<d', args, 10)
@@ -214,30 +232,16 @@ if verb == 'r' then
         if since <= step * TOLERANCE then
           -- It was the last charge.
           if not is_part then bucket[LEVEL] = bucket[LEVEL] - amount end
-          bucket[LEFT] = max(0, left - amount)
-        else
-          -- Two upper bounds of the usage without this charge. By the first, charges leak in their order; by the second,
-          -- all later ones were made when the latest one was. Nothing of calls of the future has leaked.
-          local latest = min(latest, last + ceil(quota * step / LEAD_SHARE))
-          local leaks_last = left - min(amount, max(0, left - leaked - since - max(0, latest - now)))
-          bucket[LEFT] = min(left, leaks_last, max(left - amount, since + latest - last))
+          since = nil
         end
+        bucket[LEFT] = without(left, amount, since, min(latest, last + ceil(quota * step / LEAD_SHARE)))
+        bucket[USAGE] = without(bucket[USAGE], amount, since, last)
       end
     end
     if is_used then positions[i] = stays end
   end
   call('SET', key, encode(), 'KEEPTTL')
   return 1
-end
-
--- Returns the time in which the usage of a bucket leaks.
-local function usage(bucket)
-  return max(0, bucket[LEFT] - leaked - max(0, bucket[GAP] - leaked))
-end
-
--- Returns the time after which a bucket has some units at most.
-local function leaks_to(bucket, units)
-  return usage(bucket) > units * bucket[STEP] and bucket[LEFT] - leaked - units * bucket[STEP] or 0
 end
 
 -- For each limit its bucket.
@@ -254,20 +258,21 @@ for i = 1, limits do
       other[QUOTA] = other[STEP] == step and quota or max(1, ceil(other[LEFT] / other[STEP]))
     end
     if other[QUOTA] == quota and other[STEP] == step then bucket = other end
-    if other[LEFT] > leaked and other[STEP] < step then
-      units = max(units, usage(other) / other[STEP])
-      later = max(later, leaks_to(other, quota - cost))
-    elseif other[LEFT] > leaked and not (slower and slower[STEP] <= other[STEP]) then
+    if other[USAGE] > leaked and other[STEP] < step then
+      units = max(units, (other[USAGE] - leaked) / other[STEP])
+      later = max(later, other[USAGE] - leaked - (quota - cost) * other[STEP])
+    elseif other[USAGE] > leaked and not (slower and slower[STEP] <= other[STEP]) then
       slower = other
     end
   end
   local is_unknown = not bucket
   -- By the slower one, from the last charge on.
-  local of_slower = slower and max(0, slower[LEFT] - slower[GAP]) / slower[STEP] * step or 0
+  local of_slower = slower and slower[USAGE] / slower[STEP] * step or 0
   if is_unknown then
     local left = of_slower
     if units > 0 then left = max(left, leaked + units * step) end
-    bucket = {quota, step, step < MILLISECOND and left or ceil(left), 0, state and now or 0, now, 0}
+    if step >= MILLISECOND then left = ceil(left) end
+    bucket = {quota, step, left, 0, state and now or 0, now, left}
     -- A denial keeps it too: the other limits may forget the usage sooner.
     writes = writes or #known > 0
     known[#known + 1] = bucket
@@ -287,8 +292,8 @@ for i = 1, limits do
     local more = of_slower - step * (quota - remaining - 1)
     for j = 1, #known do
       local other = known[j]
-      if other ~= bucket and other[STEP] < step and other[LEFT] > leaked then
-        more = max(more, leaks_to(other, quota - remaining - 1))
+      if other ~= bucket and other[STEP] < step and other[USAGE] > leaked then
+        more = max(more, other[USAGE] - leaked - (quota - remaining - 1) * other[STEP])
       end
     end
     -- A peek charges nothing, so its reply needs no level.
@@ -312,17 +317,17 @@ end
 local noted, expiry = '', expires_at
 for i = 1, charged and #positions or 0 do
   local known, stays = positions[i], {}
-  local longest, soonest, charged_left, charged_step = 0, nil, 0, nil
+  local longest, soonest, charged_usage, charged_step = 0, nil, 0, nil
   for j = 1, #known do longest = max(longest, known[j][QUOTA] * known[j][STEP]) end
   if i <= limits then
     charged_step = own[i][STEP]
-    charged_left = usage(own[i]) + charged_step * cost
+    charged_usage = max(0, own[i][USAGE] - leaked) + charged_step * cost
   end
   for j = 1, #known do
     local bucket = known[j]
-    local per, left = bucket[QUOTA] * bucket[STEP], max(0, bucket[LEFT] - leaked)
-    local gap = i <= limits and max(0, min(lead, ceil(per / LEAD_SHARE)) - left) or 0
-    left, bucket[GAP] = left + gap, max(0, bucket[GAP] - leaked) + gap
+    local per = bucket[QUOTA] * bucket[STEP]
+    local left = max(i <= limits and min(lead, ceil(per / LEAD_SHARE)) or 0, bucket[LEFT] - leaked)
+    local usage = max(0, bucket[USAGE] - leaked)
     local is_own = bucket == own[i]
     -- Others are kept if they were checked within the time of the longest, or are in use for longer, as by a debt. The
     -- longest itself is kept while it is in use.
@@ -330,15 +335,18 @@ for i = 1, charged and #positions or 0 do
       local grown = 0
       if is_own then
         grown = bucket[STEP] * cost
+        usage = usage + grown
       elseif i <= limits then
-        grown = min(left + bucket[STEP] * cost, max(left, per)) - left
+        local all, units = bucket[STEP] * cost, 0
         if charged_step < bucket[STEP] then
-          local units = charged_left / charged_step * bucket[STEP]
+          units = charged_usage / charged_step * bucket[STEP]
           if bucket[STEP] >= MILLISECOND then units = ceil(units) end
-          grown = max(grown, units - left)
         end
+        grown = max(min(left + all, max(left, per)), units) - left
+        usage = max(min(usage + all, max(usage, per)), units)
       end
       bucket[LEFT], bucket[LEVEL], bucket[GROWN] = left + grown, bucket[LEVEL] + grown, grown
+      bucket[USAGE] = usage
       stays[#stays + 1] = bucket
       if not is_own and (not soonest or bucket[LEFT] < stays[soonest][LEFT]) then soonest = #stays end
     end

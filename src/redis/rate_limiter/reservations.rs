@@ -234,6 +234,22 @@ impl Reservations {
         drawn?.unused()
     }
 
+    /// Returns the number of units of a subject that are reserved.
+    pub(super) fn left(&self, subject: &[u8]) -> u32 {
+        let (now, hash) = (Instant::now(), self.hasher.hash_one(subject));
+        let mut shard = self.shard(hash);
+        let drawn = shard.get_mut(hash, subject).and_then(|entry| entry.drawn.as_ref());
+        drawn.filter(|drawn| drawn.is_valid(now)).map_or(0, |drawn| drawn.left)
+    }
+
+    /// Ends the reservation of a subject and returns its units, if there are at least `least`.
+    pub(super) fn end(&self, subject: &[u8], least: u32) -> Option<Unused> {
+        let hash = self.hasher.hash_one(subject);
+        let mut shard = self.shard(hash);
+        let drawn = &mut shard.get_mut(hash, subject)?.drawn;
+        drawn.take_if(|drawn| drawn.left >= least)?.unused()
+    }
+
     /// Has the task of the limiter give units back.
     pub(super) fn give_back(&self, unused: Option<Unused>) {
         if let Some(unused) = unused {

@@ -16,7 +16,7 @@ use super::{
     super::{Client, Error},
     limit_set::LimitSet,
     limiter_state::{LimiterState, unexpected_reply},
-    protocol::{self, Charges, Remaining, Reply},
+    protocol::{self, Charges, Outcome, Remaining, Reply},
     reservations::{Draw, Unused, with_reserved},
 };
 use crate::rate_limit::{PerLimit, Window};
@@ -60,6 +60,32 @@ impl LimiterState {
         self.counters.reserved.add(ahead.into());
         let charges = reservations.keep(subject, draw, cost, ahead, charges, &remaining);
         (charges, with_reserved(remaining, ahead))
+    }
+
+    /// Gives the reserved units of a subject back if a call was denied that would pass with them. Returns whether it
+    /// did.
+    pub(super) async fn give_back_for(
+        self: &Arc<Self>,
+        subject: &[u8],
+        cost: u32,
+        reply: &Reply,
+        timeout: Duration,
+    ) -> bool {
+        let Outcome::Denied { .. } = reply.outcome else { return false };
+        let left = reply.remaining.iter().map(|quota| quota.remaining).min();
+        let least = cost.saturating_sub(left.unwrap_or(0));
+        let unused = self.reservations.as_ref().and_then(|all| all.end(subject, least));
+        let Some(unused) = unused else { return false };
+        let state = Arc::clone(self);
+        // To its end, even if the call is dropped.
+        let given_back = tokio::spawn(async move {
+            let unused = [unused];
+            let answers = give_back(&state.client, state.window, timeout, &unused).await;
+            for (unused, is_returned) in unused.iter().zip(answers) {
+                state.count_unused(unused, is_returned);
+            }
+        });
+        given_back.await.is_ok()
     }
 
     /// Gives the units of lapsed reservations back, until the last handle is dropped.
