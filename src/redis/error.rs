@@ -147,7 +147,8 @@ pub enum Error {
     Contended,
 
     /// A [`Cache`](super::Cache) was built with another [number of shards](super::CacheBuilder::shards) than the one
-    /// that it has on the server. Nothing was changed.
+    /// that it has on the server. Nothing was changed, with one exception: the first calls of a cache with the default
+    /// number do not wait for the check, and may have changed entries.
     #[error(
         "cache {name:?} has {recorded} shards on the server, but was built with {configured}; \
          build it with `CacheBuilder::shards({recorded})`, or use another name"

@@ -199,6 +199,52 @@ async fn refresh_ahead_replaces_a_live_value_that_callers_still_get() {
     }
 }
 
+/// Makes calls right after a loader method has returned the live value, and so started to refresh it.
+async fn calls_after_a_hit_that_is_due(name: &str) {
+    let server = Server::shared();
+    for verb in ["remove", "expire", "expire_now", "persist", "set"] {
+        for builder in builders(&server, &format!("{name}-{verb}")).await {
+            let cache = builder.refresh_ahead(DUE).build().unwrap();
+            let load = |n: u64| {
+                cache.get_or_set_with("ada", HOUR, async move || {
+                    sleep(Duration::from_millis(10)).await;
+                    n
+                })
+            };
+            assert_eq!(load(1).await.unwrap(), 1);
+            assert_eq!(load(2).await.unwrap(), 1, "the live value is returned");
+            match verb {
+                "remove" => assert_eq!(cache.remove("ada").await.unwrap(), Some(1)),
+                "expire" => assert!(cache.expire("ada", HOUR / 2).await.unwrap()),
+                "expire_now" => assert_eq!(cache.expire_now("ada").await.unwrap(), Some(1)),
+                "persist" => assert!(cache.persist("ada").await.unwrap()),
+                _ => assert_eq!(cache.set("ada".into(), 9).await.unwrap(), Some(1)),
+            }
+            // As long as a refresh takes that does not respect the call.
+            sleep(Duration::from_millis(60)).await;
+            let found = cache.get_with_ttl("ada").await.unwrap();
+            let is_kept = match (verb, found) {
+                ("remove" | "expire_now", found) => found.is_none(),
+                ("expire", Some((_, Ttl::Remaining(ttl)))) => ttl <= HOUR / 2,
+                ("persist", Some((_, ttl))) => ttl == Ttl::Persistent,
+                ("set", Some((value, _))) => value == 9,
+                _ => false,
+            };
+            assert!(is_kept, "{verb}, {cache:?}: {found:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn call_after_a_hit_takes_precedence_over_its_refresh() {
+    calls_after_a_hit_that_is_due("hit").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn call_after_a_hit_takes_precedence_over_its_refresh_on_another_thread() {
+    calls_after_a_hit_that_is_due("hit-threads").await;
+}
+
 /// Begins to refresh the value 1, which is due, and returns the gate of the loader of 2.
 async fn begin_refresh(cache: &Cache<String, u64>, key: &str, ttl: Duration) -> Gate {
     let gate = Gate::default();

@@ -7,7 +7,7 @@ use fleeting::{
     redis::{Cache, Client, Error, ExpiringSet, Format},
 };
 use futures::future::join_all;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use crate::{
     clock::{in_time, ms, per_second},
@@ -19,6 +19,34 @@ const MIB: usize = 1 << 20;
 
 fn bytes(client: &Client) -> Cache<String, Vec<u8>> {
     Cache::builder(client, "c").format(Format::Raw).build().unwrap()
+}
+
+#[tokio::test]
+async fn maximum_is_that_of_keys_and_values_and_not_of_scripts() {
+    let minute = Duration::from_secs(60);
+    let server = Server::start();
+    let client = Client::builder(server.url()).timeout(patience()).max_value_bytes(100);
+    let client = client.connect().await.unwrap();
+    let cache: Cache<String, u64> =
+        Cache::builder(&client, "c").lease(60 * minute).build().unwrap();
+    // The server has none of the scripts yet.
+    cache.set_ex("a".into(), 1, minute).await.unwrap();
+    cache.set_tagged("b".into(), 2, minute, ["t"]).await.unwrap();
+    cache.set_many([("c".into(), 3), ("d".into(), 4)], Some(minute)).await.unwrap();
+    assert!(cache.expire("a", 2 * minute).await.unwrap());
+    assert!(matches!(cache.ttl("a").await.unwrap(), Ttl::Remaining(ttl) if ttl > minute));
+    cache.remove_tag("t").await.unwrap();
+    assert_eq!(cache.get("b").await.unwrap(), None);
+    assert_eq!(cache.remove("c").await.unwrap(), Some(3));
+    let failed = cache.get_or_try_set_with("e", minute, async || Err::<u64, _>("no")).await;
+    assert_eq!(*failed.unwrap().unwrap_err(), "no");
+    // The lease of the failed load was released.
+    let loaded = timeout(patience(), cache.get_or_set_with("e", minute, async || 5)).await;
+    assert_eq!(loaded.expect("no load holds the lease").unwrap(), 5);
+    cache.clear().await.unwrap();
+    assert_eq!(cache.len().await.unwrap(), 0);
+    let refused = cache.set("k".repeat(200), 1).await;
+    assert!(matches!(refused, Err(Error::TooLarge { max: 100, .. })), "{refused:?}");
 }
 
 #[tokio::test]

@@ -75,7 +75,7 @@ impl Lease {
         }
     }
 
-    /// Requests the lease. For a refresh, it is granted even if there is a live value.
+    /// Requests the lease. For a refresh, it is granted only if there is a live value; else only if there is none.
     pub(super) async fn lookup(&mut self, is_refresh: bool) -> Result<LeaseLookup, Error> {
         // Before the request: if this future is dropped, the server may still grant the lease.
         self.may_be_held = true;
@@ -103,7 +103,7 @@ impl Lease {
             }
             (None, remaining) => LeaseLookup::HeldElsewhere(
                 stale,
-                // Not reached: with a token, the script returns -1 only for a live value.
+                // -1: nothing to refresh.
                 Duration::from_millis(remaining.unwrap_or_default()),
             ),
         })

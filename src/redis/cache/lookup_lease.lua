@@ -8,7 +8,7 @@
 -- ARGV[1]   the token of the caller; empty to take no lease
 -- ARGV[2]   the lease in milliseconds
 -- ARGV[3]   for how many milliseconds the random value is kept
--- ARGV[4]   REFRESH to take the lease even if there is a live value; else missing
+-- ARGV[4]   REFRESH to take the lease only if there is a live value, which the load replaces; else missing
 -- Returns the live value or false; the stale value, which may be used during the load, or false; for how many
 -- milliseconds another process holds the lease: 0 if the caller holds it now, -1 if no process does; and if the caller
 -- holds it, the time at which it was granted, else false.
@@ -46,7 +46,8 @@ if token and token ~= my_token and now < last_ms then
     end
     return { false, stale, last_ms - now, false }
 end
-if my_token == '' then return { false, stale, -1, false } end
+-- What a refresh would replace has been removed since, or has expired.
+if my_token == '' or ARGV[4] and not value and token ~= my_token then return { false, stale, -1, false } end
 -- Without a value, an eviction of the value of a later `clear` would go unnoticed.
 if cleared == '' then
     cleared = my_token

@@ -2,6 +2,7 @@
 
 use std::{fmt::Debug, sync::Arc};
 
+use futures_util::FutureExt;
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::{runtime::Handle, time::Instant};
 
@@ -62,11 +63,22 @@ where
         let mut lease = Lease::new(commands, key.clone(), self.state.lease, ttl.has_tags());
         let (name, format) = (self.state.name.clone(), self.state.format);
         let (counters, freshness) = (self.state.counters.clone(), self.state.freshness.clone());
+        let mut request = Box::pin(async move {
+            let found = lease.lookup(true).await;
+            (lease, found)
+        });
+        // Sent before the caller has the value: what it does next to the key then comes later on the connection, and
+        // takes precedence over the load.
+        let answer = (&mut request).now_or_never();
         let refresh = Box::pin(async move {
             guard.begin_load();
+            let (lease, found) = match answer {
+                Some(answer) => answer,
+                None => request.await,
+            };
             // If another process loads the key or the server fails, nothing is to be done: the value is live. A caller
             // that waits for this flight becomes its leader, and asks the server itself.
-            let Ok(LeaseLookup::Acquired(_)) = lease.lookup(true).await else { return };
+            let Ok(LeaseLookup::Acquired(_)) = found else { return };
             let lease = Ok(lease);
             let load = Load {
                 name,

@@ -185,7 +185,7 @@ impl ClientBuilder {
         self
     }
 
-    /// Sets the maximum length of an encoded key or value in bytes. A call with a longer one fails with
+    /// Sets the maximum length of an encoded key, value or tag in bytes. A call with a longer one fails with
     /// [`Error::TooLarge`], and nothing is sent.
     ///
     /// The server closes the connection after a longer value than its setting `proto-max-bulk-len`, so that all other

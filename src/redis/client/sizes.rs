@@ -22,8 +22,12 @@ impl Client {
             return Ok(self.lane);
         };
         let (mut total, mut longest) = (0, 0);
-        for arg in cmd.args_iter() {
-            if let Arg::Simple(arg) = arg {
+        // The source of a script is neither a key nor a value.
+        let is_eval = matches!(cmd.args_iter().next(), Some(Arg::Simple(b"EVAL")));
+        for (at, arg) in cmd.args_iter().enumerate() {
+            if let Arg::Simple(arg) = arg
+                && !(is_eval && at == 1)
+            {
                 total += arg.len();
                 longest = longest.max(arg.len());
             }
