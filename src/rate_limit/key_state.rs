@@ -120,7 +120,7 @@ impl<A: Algorithm> KeyState<A> {
     }
 
     /// Makes the limits known, even if the check is denied: its usage then counts for as long as they say.
-    fn adopt(&mut self, params: &[LimitParams], now: &LazyNow<'_>) {
+    pub(super) fn adopt(&mut self, params: &[LimitParams], now: &LazyNow<'_>) {
         self.grow_to(params);
         for (position, params) in self.positions.iter_mut().zip(params) {
             position.adopt(params, now);

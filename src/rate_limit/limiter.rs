@@ -314,6 +314,7 @@ where
                 check.count(Some(denied.longest()), counts);
                 check.observe(&Usage::of(&state));
                 // A denied call needs no entry: its key is known as an untracked one.
+                self.untracked.adopt(place.hash(), by.params, now);
                 return Err(denied);
             }
         };

@@ -80,6 +80,9 @@ impl<A: Algorithm> UntrackedKeys<A> {
         self.with_states(now, |states| {
             // Both are asked before one is charged: the key's own usage, which it would otherwise evade here, and the
             // common one.
+            self.extend(states.adopt(hash, params, now));
+            states.shared.adopt(params, now);
+            self.extend(states.shared.idle_from());
             let fits =
                 states.usage(hash, true, params, |usage| usage.ensure_fits(params, now, *cost));
             let charged = fits.and_then(|()| {
@@ -163,6 +166,13 @@ impl<A: Algorithm> UntrackedKeys<A> {
             self.with_states(now, |states| states.known(hash).cloned())
         } else {
             None
+        }
+    }
+
+    /// Makes the limits of a denied check known, so that the usage of its key counts for as long as they say.
+    pub(super) fn adopt(&self, hash: u64, params: &[LimitParams], now: &LazyNow<'_>) {
+        if self.any_in_use(now) {
+            self.with_states(now, |states| self.extend(states.adopt(hash, params, now)));
         }
     }
 
@@ -273,6 +283,20 @@ impl<A: Algorithm> States<A> {
 
     fn is_crowded(&self, now: &LazyNow<'_>) -> bool {
         !now.has_reached(Tick::from_nanoseconds(self.crowded_until))
+    }
+
+    /// Makes limits known to the record of a key. Returns the tick until which it is in use.
+    fn adopt(&mut self, hash: u64, params: &[LimitParams], now: &LazyNow<'_>) -> Option<Tick> {
+        let mut until = None;
+        for generation in [&mut self.young, &mut self.old] {
+            if let Some(own) = generation.by_hash.get_mut(&hash) {
+                own.adopt(params, now);
+                let idle_from = own.idle_from();
+                generation.until = generation.until.max(idle_from.map_or(0, Tick::nanoseconds));
+                until = until.max(idle_from);
+            }
+        }
+        until
     }
 
     /// Charges the record of a key, or the shared window if there are too many records. Returns the tick until which it

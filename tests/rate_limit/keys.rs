@@ -362,3 +362,34 @@ async fn remaining_units_of_a_key_beyond_max_keys_pass() {
         assert!(limiter.check_n(&1, 3).await.is_ok(), "{window:?}");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn denial_by_a_longer_limit_counts_usage_without_an_entry_as_long_as_it_says() {
+    let (short, long) = ([Limit::new(20, SECOND / 10)], [Limit::new(1, SECOND)]);
+    for (window, max_keys) in [Window::Log, Window::Buckets(4), Window::Gcra]
+        .into_iter()
+        .flat_map(|window| [(window, 1), (window, 100)])
+    {
+        let limiter: RateLimiter<u32> = RateLimiter::builder()
+            .limit(short[0].clone())
+            .window(window)
+            .max_keys(max_keys)
+            .build();
+        if max_keys == 1 {
+            // Another key has the only place.
+            limiter.check_with(&0, &[Limit::new(1, 100 * SECOND)]).await.unwrap();
+            limiter.check_n_with(&1, 5, &short).await.unwrap();
+        } else {
+            let permit = limiter.check(&1).await.unwrap();
+            sleep(5 * SECOND).await;
+            assert_eq!(limiter.stats().keys, 0, "the key was swept");
+            permit.settle(6).await;
+        }
+        let wait = limiter.check_with(&1, &long).await.unwrap_err().retry_after();
+        assert!(wait >= SECOND * 9 / 10, "{window:?}, {max_keys} keys: {wait:?}");
+        advance(wait - MILLISECOND).await;
+        assert!(limiter.check_with(&1, &long).await.is_err(), "{window:?}, {max_keys} keys");
+        advance(MILLISECOND).await;
+        assert!(limiter.check_with(&1, &long).await.is_ok(), "{window:?}, {max_keys} keys");
+    }
+}
