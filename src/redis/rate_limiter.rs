@@ -126,8 +126,8 @@ use crate::rate_limit::{Limit, State, with_denials};
 /// the time for which they may be admitted ([`reserve_for`](RateLimiterBuilder::reserve_for)). So a busy key is
 /// admitted fewer calls than its quota, by at most the ratio of that time to the length of the limit and by the units
 /// that lie reserved elsewhere. With `Gcra`, that ratio of the quota is in use from the first draw on. With `Log` and
-/// `Buckets`, calls that ask the server while units are reserved count as long as these: for each limit, at most a tenth
-/// of its length longer than otherwise.
+/// `Buckets`, calls that ask the server while units are reserved count as long as these: for each limit, at most a
+/// tenth of its length longer than otherwise.
 ///
 /// For a limit that has not drawn them, of [`check_with`](RateLimiter::check_with), of a later
 /// [`set_limits`](RateLimiter::set_limits) or of a process with other limits, drawn units count as used when they are
