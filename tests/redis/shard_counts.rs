@@ -266,6 +266,29 @@ async fn lost_number_is_written_again_by_the_next_cache() {
 }
 
 #[tokio::test]
+async fn first_removal_of_all_by_a_cache_with_the_default_awaits_the_number() {
+    let server = Server::start();
+    let client = connect(server.url()).await;
+    let cache: Cache<String, u64> = Cache::builder(&client, "pages").shards(64).build().unwrap();
+    let all = || (0..60).map(|n: u64| (n.to_string(), n));
+    for (key, n) in all() {
+        cache.set_tagged(key, n, HOUR, ["t"]).await.unwrap();
+    }
+    for _ in 0..20 {
+        // A new client has checked nothing.
+        let other = connect(server.url()).await;
+        let default: Cache<String, u64> = Cache::new(&other, "pages").unwrap();
+        assert_eq!(numbers(default.remove_tag("t").await), (64, 16));
+        let other = connect(server.url()).await;
+        let default: Cache<String, u64> = Cache::new(&other, "pages").unwrap();
+        assert_eq!(numbers(default.clear().await), (64, 16));
+        assert_eq!(cache.len().await.unwrap(), 60);
+    }
+    cache.remove_tag("t").await.unwrap();
+    assert_eq!(cache.len().await.unwrap(), 0);
+}
+
+#[tokio::test]
 async fn cache_with_the_default_does_not_depend_on_the_check() {
     let server = Server::start();
     let client = connect(server.url()).await;

@@ -496,7 +496,8 @@ impl<K, V> CacheBuilder<K, V> {
     ///
     /// A cache whose number was not set has 16 shards. It writes no number. It sends its first command without waiting
     /// for the number on the server; once the reply shows another, all its calls fail. Until then, for about one round
-    /// trip per process, it may have written values that processes with the right number do not find.
+    /// trip per process, it may have changed some of the values, and have written others that processes with the right
+    /// number do not find. [`remove_tag`](Cache::remove_tag) and [`clear`](Cache::clear) wait for the number.
     ///
     /// The check has limits:
     /// - A cache that was checked once is not checked again. Previous releases check nothing, and use 16 shards.

@@ -200,6 +200,7 @@ where
     ///
     /// If the future is dropped before it completes, some of the entries may have been removed.
     pub async fn clear(&self) -> Result<(), Error> {
+        self.client().await_shards().await?;
         // Before the scan: a load that published its value during the scan could be skipped by it.
         let loads = self.keyspace().shards().map(async |shard| {
             self.commands().clear_loads(shard).send_once::<Value>(self.client()).await

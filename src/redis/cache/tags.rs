@@ -111,6 +111,7 @@ where
     ///
     /// If the future is dropped before it completes, some of the values may have been removed.
     pub async fn remove_tag(&self, tag: &str) -> Result<(), Error> {
+        self.client().await_shards().await?;
         // Sent once: a late copy would remove values that were written after the call.
         let (commands, client) = (self.commands(), self.client());
         let removals = commands.keyspace.shards().map(async |shard| {

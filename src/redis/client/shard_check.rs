@@ -7,7 +7,8 @@
 //!    the numbers differ, none of its commands is sent.
 //! 3. A cache with the default reads the record together with its first command, and does not wait for it. So it
 //!    depends on no other node of a cluster, and its errors are those of its own commands. Once the numbers are known
-//!    to differ, rule 2 applies.
+//!    to differ, rule 2 applies. Only what must change all shards waits for it: it would return without an error, and
+//!    have left values in the shards that it does not know.
 
 use std::sync::{
     Arc,
@@ -55,6 +56,19 @@ impl Client {
         }
         Ok(())
     }
+
+    /// Awaits the check of this cache, before a change of all its shards.
+    pub(in crate::redis) async fn await_shards(&self) -> Result<(), Error> {
+        let Some(check) = &self.shard_check else { return Ok(()) };
+        if check.state.load(Relaxed) == PASSED {
+            return Ok(());
+        }
+        match Box::pin(check.run(self, self.deadline(None))).await {
+            // Not readable, as in `read_concurrently`.
+            Err(error) if !check.is_given && is_unreadable(&error) => Ok(()),
+            checked => checked,
+        }
+    }
 }
 
 impl ShardCheck {
@@ -91,10 +105,10 @@ impl ShardCheck {
                 );
                 self.state.store(REQUIRED, Relaxed);
             }
+            // As in releases without a record.
+            Err(error) if is_unreadable(&error) => self.state.store(PASSED, Relaxed),
             // The next command of the cache starts another attempt.
-            Err(error) if error.is_temporary() => {}
-            // Not readable, for example for a user without the permission: as in releases without a record.
-            Err(_) => self.state.store(PASSED, Relaxed),
+            Err(_) => {}
         }
     }
 
@@ -128,6 +142,11 @@ impl ShardCheck {
         }
         Ok(false)
     }
+}
+
+/// Returns whether the record cannot be read, for example by a user without the permission.
+fn is_unreadable(error: &Error) -> bool {
+    !matches!(error, Error::ShardCount { .. }) && !error.is_temporary()
 }
 
 /// Sends a command whose reply is the record; returns `None` if there is no record.
