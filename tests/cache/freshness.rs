@@ -287,6 +287,26 @@ async fn refresh_ahead_reloads_before_the_deadline_and_returns_immediately() {
     assert!((30..99).contains(&refreshed), "{refreshed}");
 }
 
+/// After loads that took no time, a value is refreshed in the last seconds at the earliest; after a slow one, long
+/// before.
+#[tokio::test(start_paused = true)]
+async fn refresh_ahead_starts_earlier_after_a_slow_load() {
+    let cache = builder().refresh_ahead(1e9).sweep(Sweep::manual().seed(1)).build();
+    let ttl = 100 * SECOND;
+    assert_eq!(cache.get_or_set_with(&1, ttl, async || 1).await, 1);
+    assert_eq!(cache.get_or_set_with(&1, ttl, async || 2).await, 1);
+    run_background_tasks().await;
+    assert_eq!(cache.get(&1).await, Some(1));
+    let slow = async || {
+        sleep(SECOND).await;
+        1
+    };
+    assert_eq!(cache.get_or_set_with(&2, ttl, slow).await, 1);
+    assert_eq!(cache.get_or_set_with(&1, ttl, async || 3).await, 1);
+    run_background_tasks().await;
+    assert_eq!(cache.get(&1).await, Some(3));
+}
+
 /// An update in place takes precedence over a running load, as other writes do.
 #[tokio::test(start_paused = true)]
 async fn update_takes_precedence_over_a_refresh_ahead() {
