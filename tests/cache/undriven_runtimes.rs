@@ -59,6 +59,23 @@ fn refresh_runs_on_the_runtime_of_its_caller_after_that_of_the_cache_has_shut_do
     ended.expect("the value is refreshed");
 }
 
+#[test]
+fn refresh_runs_on_a_multi_thread_runtime_of_the_cache_even_if_that_of_its_caller_shuts_down() {
+    let own = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let cache = stale_cache_of(&own, 3_600 * SECOND);
+    // Dropped after the call, together with tasks that were spawned on it.
+    let stale = current_thread()
+        .block_on(async { cache.get_or_set_with(&1, 3_600 * SECOND, async || 2).await });
+    assert_eq!(stale, 1, "the stale value is returned immediately");
+    let refreshed = async {
+        while cache.get(&1).await != Some(2) {
+            sleep(MILLISECOND).await;
+        }
+    };
+    let ended = own.block_on(async { timeout(patience(), refreshed).await });
+    ended.expect("the refresh runs on the runtime of the cache");
+}
+
 /// Callers on threads without a runtime, and on runtimes without a timer, wait for a refresh as well.
 #[test]
 fn refresh_needs_no_timer_on_the_runtime_of_its_caller() {
