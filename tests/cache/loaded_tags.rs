@@ -2,7 +2,7 @@
 
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
-use fleeting::{Cache, Cause, Sweep, Tagged, Ttl};
+use fleeting::{Cache, Cause, Sweep, Tagged, TimeToLive, Ttl};
 use futures::{FutureExt, future::BoxFuture};
 use tokio::{
     sync::Semaphore,
@@ -144,6 +144,12 @@ async fn tagged_with_none_gives_the_default_ttl() {
     let cache = Cache::<u32, u32>::builder().time_to_live(MINUTE).build();
     cache.get_or_set_with(&1, Tagged::new(None, ["user"]), async || 1).await;
     assert_eq!(cache.ttl(&1).await, Ttl::Remaining(MINUTE));
+}
+
+#[test]
+fn computed_argument_has_the_ttl_of_its_closure() {
+    let argument = Tagged::by(|value: &u32| (*value * SECOND, vec!["user".to_owned()]));
+    assert_eq!(argument.of(&7), Some(7 * SECOND));
 }
 
 /// Callers that were waiting get the loaded value, which is not stored. Later ones load again.
