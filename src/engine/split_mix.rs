@@ -21,6 +21,13 @@ pub(crate) fn unit_fraction(bits: u64) -> f64 {
 mod tests {
     use super::*;
 
+    /// The first numbers of the published generator with seed 0.
+    #[test]
+    fn mixed_multiples_of_gamma_are_those_of_split_mix_64() {
+        let numbers = [1, 2, 3].map(|n: u64| mix(n.wrapping_mul(GAMMA)));
+        assert_eq!(numbers, [0xe220_a839_7b1d_cdaf, 0x6e78_9e6a_a1b9_65f4, 0x06c4_5d18_8009_454f]);
+    }
+
     #[test]
     fn consecutive_numbers_give_fractions_that_are_spread_evenly() {
         let mut counts = [0; 10];
