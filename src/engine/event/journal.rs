@@ -397,4 +397,22 @@ mod tests {
         // Nor may it be left to the next publication.
         assert!(!journal.note_contention());
     }
+
+    /// The first contention may be an accident. Another one soon after it is not, so batching continues for longer.
+    #[test]
+    fn second_contention_lasts_longer_than_the_first() {
+        let is_batching_after = |contentions: usize| {
+            let journal = Journal::new();
+            let mut taken = TakenDepartures::new();
+            journal.set_subscribed(Cause::Removed.bit(), 0);
+            (0..contentions).for_each(|_| assert!(!journal.note_contention()));
+            journal.take(&mut taken);
+            for _ in 0..FIRST_CONTENTION_SPAN {
+                assert!(journal.record(0, departure(1, false)).is_none());
+            }
+            journal.take(&mut taken);
+            journal.subscription.is_batching.load(Relaxed)
+        };
+        assert_eq!([1, 2].map(is_batching_after), [false, true]);
+    }
 }
