@@ -177,6 +177,18 @@ mod tests {
     }
 
     #[test]
+    fn class_after_equal_gaps_has_their_level() {
+        for level in 0..GAP_LEVELS {
+            for hits in 1..10 {
+                let hit = |word: AccessWord, n: u8| word.touched(n << level);
+                let hit = (1..=hits).fold(AccessWord::fresh(0), hit);
+                let mean = if hits == 1 { 0 } else { GAP_LEVELS };
+                assert_eq!(hit.settled(0).class(), 1 + mean + level, "{hits} hits");
+            }
+        }
+    }
+
+    #[test]
     fn old_entry_stays_old_when_the_clock_wraps() {
         let mut access_word = AccessWord::fresh(0);
         for clock in (0..10_000).map(|clock| clock as u8) {
