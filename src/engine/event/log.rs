@@ -353,3 +353,19 @@ const SWEEPER_CAUSES: [Cause; 2] = [Cause::Expired, Cause::Removed];
 fn blocks_sweeper<K, V>(channel: &Channel<K, V>, cause: Cause) -> bool {
     channel.is_lossless() && channel.causes() & cause.bit() != 0
 }
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn causes_of_a_waiting_subscriber_are_awaited() {
+        let mut log = EventLog::<u8, u8>::new(100);
+        let waiting = log.join(Cause::Removed.bit(), None);
+        log.join(Cause::Expired.bit(), None);
+        let subscribed = Cause::bits([Cause::Removed, Cause::Expired]);
+        assert_eq!(log.subscribed_causes(), (subscribed, 0));
+        assert!(log.arm(waiting, Waker::noop().clone()).is_none());
+        assert_eq!(log.subscribed_causes(), (subscribed, Cause::Removed.bit()));
+    }
+}
