@@ -52,3 +52,19 @@ impl TableCursor {
         buckets.min(self.next.saturating_add(count.saturating_mul(self.work_factor())))
     }
 }
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn step_grows_with_each_restart() {
+        let mut cursor = TableCursor::of(0);
+        let end_in = |generation| {
+            cursor.resume_in(generation);
+            cursor.end_of_step(10, 1_000_000)
+        };
+        let (once, twice) = (10 * FACTOR_PER_RESTART, 10 * FACTOR_PER_RESTART.pow(2));
+        assert_eq!([1, 1, 2, 3, 3].map(end_in), [10, 10, once, twice, twice]);
+    }
+}
