@@ -30,7 +30,8 @@ for room in "${rooms[@]}"; do
     options=(
         # Metrics, log texts, and the programs that shuttle explores are tested elsewhere.
         --file "src/$room/**" --exclude '**/metrics*' --exclude '**/metrics/**' --exclude '**/interleavings*'
-        --exclude '**/interleavings/**' --exclude-re 'Debug|fmt::Display'
+        --exclude '**/interleavings/**' --exclude '**/tests.rs' --exclude '**/tests/**'
+        --exclude-re 'Debug|fmt::Display'
         --shard "$shard" --sharding round-robin --features serde --test-tool "$tool" --baseline skip
         --timeout 200 --build-timeout 300 --no-times -C=--locked -C=--lib "-C=--test=$tests"
     )
