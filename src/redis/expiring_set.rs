@@ -58,9 +58,9 @@ use super::{
 ///
 /// * Members are compared by their encoded bytes, so equal values must have equal encodings (those of a `HashMap` may
 ///   differ). If you push an existing member, it moves to its new score.
-/// * Scores are times. Those that you pass to [`push_at`](Self::push_at), and all returned ones, are whole
-///   milliseconds, rounded down. [`push`](Self::push) and [`extend`](Self::extend) keep the fraction of the
-///   millisecond, by which members are ordered and expire.
+/// * Scores are times. Those that you pass to [`push_at`](Self::push_at), the ends of a [`range`](Self::range), and all
+///   returned scores are whole milliseconds, rounded down. [`push`](Self::push) and [`extend`](Self::extend) keep the
+///   fraction of the millisecond, by which members are ordered and expire.
 /// * Members with equal scores are all kept, in the order of pushing. If more than 1,024 members have the same score,
 ///   the last ones may be ordered by their bytes instead. Members with equal scores after the year 2109 are always
 ///   ordered by their bytes.

@@ -426,8 +426,8 @@ where
     ///
     /// # Errors
     ///
-    /// After [`Error::Decode`], the entry is put back without its claim, unless another client has set the key in the
-    /// meantime.
+    /// After [`Error::Decode`], the entry is put back, unless another client has set the key in the meantime. If it was
+    /// claimed, the claim is void, and the entry is due.
     #[doc(alias = "DEL")]
     pub async fn remove<Q>(&self, key: &Q) -> Result<Option<V>, Error>
     where

@@ -110,6 +110,46 @@ async fn entries_of_a_dropped_take_come_back_once_the_server_can_be_reached() {
     timeout(patience(), all).await.expect("the entries come back");
 }
 
+#[tokio::test]
+async fn dead_letter_keeps_its_reason_if_its_take_is_dropped() {
+    let server = Server::start();
+    let client = client(server.url()).await;
+    let jobs: Dict = Dict::builder(&client, "jobs").max_attempts(1).build().unwrap();
+    jobs.set("ada".into(), 1, Duration::ZERO).await.unwrap();
+    jobs.next_claim(LONG).await.unwrap().fail("no address").await.unwrap();
+    let reason = async || {
+        let letters = jobs.dead_letters(9).await.unwrap();
+        letters.first().map(|letter| letter.reason.clone())
+    };
+    assert_eq!(reason().await, Some(Some("no address".into())));
+    let mut take = Box::pin(jobs.take_dead(9));
+    assert!((&mut take).now_or_never().is_none());
+    // It is leased by a task, which then gives it back.
+    sleep(ms(100)).await;
+    drop(take);
+    let given_back = async {
+        while reason().await.is_none() {
+            sleep(ms(10)).await;
+        }
+    };
+    timeout(patience(), given_back).await.expect("the letter comes back");
+    assert_eq!(reason().await, Some(Some("no address".into())));
+}
+
+#[tokio::test]
+async fn claimed_entry_that_remove_cannot_decode_is_due() {
+    let server = Server::start();
+    let client = client(server.url()).await;
+    let jobs = Dict::new(&client, "jobs").unwrap();
+    let other: TimeoutDict<String, String> = TimeoutDict::new(&client, "jobs").unwrap();
+    jobs.set("ada".into(), 1, Duration::ZERO).await.unwrap();
+    let claim = jobs.next_claim(LONG).await.unwrap();
+    assert!(matches!(other.remove("ada").await, Err(Error::Decode { .. })));
+    assert_eq!(jobs.ttl("ada").await.unwrap(), Ttl::Remaining(Duration::ZERO));
+    assert!(!claim.ack().await.unwrap(), "the claim is void");
+    assert_eq!(jobs.take_expired(9).await.unwrap(), [("ada".to_owned(), 1)]);
+}
+
 fn assert_wrong_type<T: std::fmt::Debug>(outcome: Result<T, Error>, expected: &str) {
     let error = outcome.unwrap_err();
     assert!(matches!(&error, Error::WrongType { key } if key == expected), "{error:?}");

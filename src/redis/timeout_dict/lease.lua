@@ -70,5 +70,8 @@ end
 if #last > 0 then
   redis.call('ZADD', dead, unpack(last))
 end
-forget_outdated_reasons(keys, attempts)
+-- The last attempt of a dead letter is not counted, so that its reason would seem to be of a later one.
+if mode ~= 'DEAD' then
+  forget_outdated_reasons(keys, attempts)
+end
 return cmsgpack.pack({ due, values, first_end, attempts, is_cut, now })
