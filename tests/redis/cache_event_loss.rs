@@ -356,3 +356,31 @@ async fn broadcast_subscriber_receives_no_event_again_after_the_server_has_lost_
     })
     .await;
 }
+
+/// The retention is shorter than the lease, so that events are trimmed from the stream while a subscriber holds them.
+#[tokio::test]
+async fn events_that_were_trimmed_while_a_subscriber_held_them_are_missed_if_it_is_dropped() {
+    in_time(async || {
+        let server = Server::start();
+        let client = connect(server.url()).await;
+        let builder = Cache::builder(&client, "c").events(ms(200)).lease(ms(600));
+        let cache: Cache<String, u64> = builder.poll_every(ms(10)).build().unwrap();
+        let mut events = cache.events_lossless("g").await.unwrap();
+        fill(&cache, 0..30, ms(1)).await;
+        let first = timeout(patience(), events.recv()).await.unwrap().unwrap().unwrap();
+        // All of them are read ahead. After the retention, a new subscriber trims them.
+        sleep(ms(300)).await;
+        let other = cache.events_lossless("h").await.unwrap();
+        // Two renewals of the leases.
+        sleep(ms(400)).await;
+        drop((events, other));
+        let mut events = cache.events_lossless("g").await.unwrap();
+        // The first one was received, so it is not missed.
+        let (mut delivered, missed) = read_all(&mut events, 29).await;
+        delivered.insert(first.value);
+        assert_eq!(delivered.len() as u64 + missed, 30, "{delivered:?}, {missed} missed");
+        sleep(ms(50)).await;
+        assert_eq!(cache.stats().missed, missed);
+    })
+    .await;
+}

@@ -110,6 +110,8 @@ struct ReadGroupReply {
     missed: u64,
     /// True if the group has been removed.
     is_removed: bool,
+    /// Ids of held events that are no longer in the stream.
+    trimmed: Vec<String>,
 }
 
 impl FromRedisValue for ReadGroupReply {
@@ -124,6 +126,7 @@ impl FromRedisValue for ReadGroupReply {
             counts_id,
             missed,
             is_removed,
+            trimmed,
         ) = FromRedisValue::from_redis_value(reply)?;
         let reply = Self {
             server,
@@ -135,6 +138,7 @@ impl FromRedisValue for ReadGroupReply {
             counts_id,
             missed,
             is_removed,
+            trimmed,
         };
         Ok(reply)
     }
@@ -354,7 +358,8 @@ where
         was_read: bool,
     ) {
         let shard = &mut self.shards[usize::from(number)];
-        let is_shared = shard.record_reply(reply.counts_id, reply.leased_in_group, reply.missed);
+        let ReadGroupReply { counts_id, leased_in_group, missed, trimmed, .. } = reply;
+        let is_shared = shard.record_reply(counts_id, leased_in_group, missed, trimmed);
         if was_read {
             // Events leased by other subscribers become available when those crash, without any hint.
             let next_check = if is_shared { self.lease / 2 } else { CHECK_EVERY };

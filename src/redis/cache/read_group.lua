@@ -11,14 +11,16 @@
 -- ARGV[8]   id of the caller's lease on the number of missed events
 -- ARGV[9]   HELD to get this lease or renew it, RECEIVED if the subscriber has received the number, or RETURNED to give
 --           it back
--- ARGV[10]  number of ids that follow of events that are acked,
--- ARGV[11]  then the number of those still held: all that the caller holds, if its leases may have expired,
--- ARGV[12]  then the number of those given back
--- ARGV[13]  and the following: these ids; after each id that is given back, its number of failed attempts, and after how
+-- ARGV[10]  number of events that the caller had to give back, but which it held alone: they are missed
+-- ARGV[11]  number of ids that follow of events that are acked,
+-- ARGV[12]  then the number of those still held: all that the caller holds, if its leases may have expired,
+-- ARGV[13]  then the number of those given back
+-- ARGV[14]  and the following: these ids; after each id that is given back, its number of failed attempts, and after how
 --           many milliseconds other subscribers may get it
 -- Returns the time, entries, the number of failed attempts of each, whether more can be read immediately, the stream's
 -- version, the number of events that the group had leased, the id of the counts, the number of missed events that the
--- caller has leased, and 1 if the group was removed.
+-- caller has leased, 1 if the group was removed, and the ids of those still held that were trimmed from the stream: from
+-- now on, the caller holds them alone.
 --
 -- All subscribers are one consumer, `fleeting`. Redis records when an entry was last delivered, and the idle time since
 -- then is its lease. So a subscriber leaves no consumer behind that would have to be deleted. Redis also counts the
@@ -26,10 +28,10 @@
 
 local group, lease, limit, max_attempts = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[7])
 local missed_lease, missed_state = ARGV[8], ARGV[9]
-local acked, held, returned = tonumber(ARGV[10]), tonumber(ARGV[11]), tonumber(ARGV[12])
-local held_from, returned_from = 13 + acked, 13 + acked + held
+local acked, held, returned = tonumber(ARGV[11]), tonumber(ARGV[12]), tonumber(ARGV[13])
+local held_from, returned_from = 14 + acked, 14 + acked + held
 local counts_id = open_counts()
-local missed, leased_count = 0, 0
+local missed, leased_count, trimmed = tonumber(ARGV[10]), 0, {}
 
 -- Calls `visit` with the first and the last position of parts of ARGV, since Lua passes at most about 8,000 arguments.
 local function each_part(from, to, visit)
@@ -83,14 +85,36 @@ end
 
 local function reply(entries, failures, more, version, leased_missed, is_removed)
     return { math.floor(now), entries, failures, more and 1 or 0, version, leased_count, counts_id, leased_missed,
-        is_removed and 1 or 0 }
+        is_removed and 1 or 0, trimmed }
 end
 
-each_part(13, held_from - 1, function(first, last)
+local function parts_of(id)
+    local milliseconds, number = string.match(id, '^(%d+)-(%d+)$')
+    return tonumber(milliseconds), tonumber(number)
+end
+
+-- Renews the leases of events. Those that were trimmed cannot be renewed: the server would drop them as if they were
+-- acked, and they would not be missed if the caller does not receive them.
+local function renew(ids)
+    local first, kept = redis.call('XRANGE', stream, '-', '+', 'COUNT', 1)[1], {}
+    local first_ms, first_number = parts_of(first and first[1] or '18446744073709551615-0')
+    for _, id in ipairs(ids) do
+        local ms, number = parts_of(id)
+        if ms > first_ms or ms == first_ms and number >= first_number then
+            kept[#kept + 1] = id
+        elseif redis.pcall('XACK', stream, group, id) == 1 then
+            -- Not if another subscriber has acked it since its lease expired.
+            trimmed[#trimmed + 1] = id
+        end
+    end
+    if #kept > 0 then set_idle(kept, 0) end
+end
+
+each_part(14, held_from - 1, function(first, last)
     redis.call('XACK', stream, group, unpack(ARGV, first, last))
 end)
 each_part(held_from, returned_from - 1, function(first, last)
-    set_idle({ unpack(ARGV, first, last) }, 0)
+    renew({ unpack(ARGV, first, last) })
 end)
 for at = returned_from, returned_from + 3 * returned - 1, 3 do
     local id, failures, delay = ARGV[at], tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2])

@@ -47,6 +47,10 @@ enum LeasedMissed {
 pub(super) struct ShardConsumer {
     /// Ids of events in this process that are neither acknowledged nor given back.
     leased: BTreeSet<String>,
+    /// Those of them that are no longer in the stream: they were kept for longer than the retention.
+    trimmed: BTreeSet<String>,
+    /// Number of these that were to be given back, and not sent yet.
+    lost: usize,
     /// Events that are given back at a time, with their number of failed attempts. They are leased until then.
     retries: BTreeMap<(Instant, String), u32>,
     /// Ids that the next poll sends. They are kept until the server has replied, because a request may be lost; to send
@@ -67,6 +71,8 @@ impl ShardConsumer {
     pub(super) fn new(counts_id: String) -> Self {
         Self {
             leased: BTreeSet::new(),
+            trimmed: BTreeSet::new(),
+            lost: 0,
             retries: BTreeMap::new(),
             acked: Vec::new(),
             nacked: Vec::new(),
@@ -121,6 +127,7 @@ impl ShardConsumer {
     }
 
     pub(super) fn ack(&mut self, id: StreamId) {
+        self.trimmed.remove(&id.entry);
         if self.leased.remove(&id.entry) {
             self.acked.push(id.entry);
         }
@@ -128,8 +135,15 @@ impl ShardConsumer {
 
     /// Gives an event back, to be delivered to another subscriber immediately.
     pub(super) fn nack(&mut self, id: StreamId) {
-        if self.leased.remove(&id.entry) {
-            self.nacked.push((id.entry, id.failures, Duration::ZERO));
+        self.give_back(id.entry, id.failures, Duration::ZERO);
+    }
+
+    /// Gives an event back. If it is no longer in the stream, it is lost.
+    fn give_back(&mut self, id: String, failures: u32, delay: Duration) {
+        if self.trimmed.remove(&id) {
+            self.lost += 1;
+        } else if self.leased.remove(&id) {
+            self.nacked.push((id, failures, delay));
         }
     }
 
@@ -153,7 +167,7 @@ impl ShardConsumer {
             }
             Redelivery::Delay(delay) => delay,
         };
-        if self.leased.contains(&id.entry) {
+        if self.leased.contains(&id.entry) || self.trimmed.contains(&id.entry) {
             let due = Instant::now() + delay.min(MAX_DURATION);
             self.retries.insert((due, id.entry), id.failures);
         }
@@ -182,8 +196,7 @@ impl ShardConsumer {
     /// Returns false if there is none.
     fn give_back_next(&mut self, now: Instant) -> bool {
         let Some(((due, id), failures)) = self.retries.pop_first() else { return false };
-        self.leased.remove(&id);
-        self.nacked.push((id, failures, due.saturating_duration_since(now)));
+        self.give_back(id, failures, due.saturating_duration_since(now));
         true
     }
 
@@ -191,7 +204,7 @@ impl ShardConsumer {
     pub(super) fn is_synced(&self) -> bool {
         let is_missed_synced =
             !matches!(self.missed, LeasedMissed::Received | LeasedMissed::Returned);
-        self.acked.is_empty() && self.nacked.is_empty() && is_missed_synced
+        self.acked.is_empty() && self.nacked.is_empty() && self.lost == 0 && is_missed_synced
     }
 
     /// Adds the arguments of `read_group.lua` from the id of the counts on.
@@ -207,6 +220,7 @@ impl ShardConsumer {
             .arg(MAX_ATTEMPTS)
             .arg(&self.missed_lease)
             .arg(missed)
+            .arg(self.lost)
             .arg(self.acked.len())
             .arg(renewed)
             .arg(self.nacked.len())
@@ -221,18 +235,25 @@ impl ShardConsumer {
         self.must_renew = true;
     }
 
-    /// Records the leased number of missed events, and forgets the acknowledgements that the server has received.
-    /// Returns whether other subscribers have leased events.
+    /// Records the leased number of missed events and the events that were trimmed, and forgets the acknowledgements
+    /// that the server has received. Returns whether other subscribers have leased events.
     pub(super) fn record_reply(
         &mut self,
         counts_id: String,
         leased_in_group: usize,
         missed: u64,
+        trimmed: Vec<String>,
     ) -> bool {
+        for id in trimmed {
+            if self.leased.remove(&id) {
+                self.trimmed.insert(id);
+            }
+        }
         self.acked.clear();
         self.nacked.clear();
         self.must_renew = false;
         self.counts_id = counts_id;
+        self.lost = 0;
         if !self.is_synced() {
             self.missed_lease = new_lease_id();
         }
