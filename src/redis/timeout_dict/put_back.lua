@@ -13,15 +13,12 @@ if exists(name) then
 end
 local at, failures, dead_at, reason = string.match(ARGV[3], '^(%S+) (%d+) (%S+) ?(.*)$')
 allow_full_server()
-local function without_lease(score)
-  return is_leased(score) and deadline_in(0) or score
-end
-redis.call('ZADD', index, without_lease(at), key)
+redis.call('ZADD', index, unleased(at), key)
 if failures ~= '0' then
   fail(key, failures)
 end
 if dead and dead_at ~= '-' then
-  redis.call('ZADD', dead, without_lease(dead_at), key)
+  redis.call('ZADD', dead, unleased(dead_at), key)
 end
 if reason ~= '' then
   write_reason(key, reason)
