@@ -6,7 +6,7 @@
 -- that is not known yet begins with the calls of another one: of the shortest that is as long, or else of the longest.
 --
 -- KEYS, ARGV and the reply are documented in prelude.lua. The position of a charge is its time. If that is of the future,
--- `now` follows at the end of the reply. A refund begins with this number, or zero, and has three numbers per limit: the
+-- `now` follows at the end of the reply. A refund begins with the time of the call, and has three numbers per limit: the
 -- number of buckets in a window, the position, and the amount.
 --
 -- State: '\1B' if each position has one ring; its creation time, the time of the last charge, its time of expiry; then
@@ -209,17 +209,21 @@ local function take(ring, index, upto, units)
   end
 end
 
+-- Returns the time in a ring of a call of `from` that counts as made at `made`.
+local function time_in(per, made, from)
+  return min(made, from + ceil(per / LEAD_SHARE))
+end
+
 if verb == 'r' then
   if size == 0 or cost ~= created then return 0 end
-  local charged_at = unpack('<d', args, 10)
+  local called_at = unpack('<d', args, 10)
   for i = 1, min(#positions, (#args - 17) / 24) do
     local number, made, amount = unpack('<ddd', args, 24 * i - 6)
     for j = 1, #positions[i] do
       local ring = positions[i][j]
       -- Without a window: written by the previous release.
       if ring[PER] == 0 then break end
-      local step, since, at = ceil(ring[PER] / number), ring[SINCE], made
-      if charged_at > 0 then at = min(made, charged_at + ceil(ring[PER] / LEAD_SHARE)) end
+      local step, since, at = ceil(ring[PER] / number), ring[SINCE], time_in(ring[PER], made, called_at)
       -- The bucket that has the call.
       local from, upto = at, at + step - 1
       if at <= since then
@@ -239,14 +243,9 @@ if verb == 'r' then
   return 1
 end
 
--- Returns the latest time of a call in a ring.
-local function latest_in(per)
-  return min(latest, now + ceil(per / LEAD_SHARE))
-end
-
 -- Returns the ring of a window of which the calls are taken from other rings.
 local function derive(known, per, step)
-  local source, latest = nil, latest_in(per)
+  local source, latest = nil, time_in(per, latest, now)
   for j = 1, #known do
     local other = known[j]
     local is_better = other[USED] > 0
@@ -298,11 +297,11 @@ for i = 1, limits do
     known[#known + 1] = ring
     positions[i] = known
   end
-  local count = ring[COUNT]
-  if count > 0 and bucket_at(ring, count - 1) >= latest_in(per) + step then
+  local count, newest = ring[COUNT], time_in(per, latest, now)
+  if count > 0 and bucket_at(ring, count - 1) >= newest + step then
     -- Written with longer steps. The calls in the newest bucket came no later than the latest call.
     local _, units = bucket_at(ring, count - 1)
-    replace(ring, slice(ring, 0, count - 1) .. pack('<dI4', latest_in(per), units))
+    replace(ring, slice(ring, 0, count - 1) .. pack('<dI4', newest, units))
     expire(ring)
   end
   if #known > 1 and ring[CHECKED] + per / 2 <= now then writes = true end
@@ -334,7 +333,7 @@ local function charge(ring, step)
   local units = min(cost, MAX_UNITS - used)
   -- The first bucket ends with its first call, which then leaves after exactly one window. Later buckets follow in whole
   -- steps.
-  local position = min(made, now + ceil(ring[PER] / LEAD_SHARE))
+  local position = time_in(ring[PER], made, now)
   ring[USED] = used + units
   if count > 0 then
     local newest, in_it = bucket_at(ring, count - 1)

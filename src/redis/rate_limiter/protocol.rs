@@ -55,7 +55,7 @@ pub(super) struct Charges {
     /// Creation time of the state on the server. It identifies the state that was charged: a refund must not apply to a
     /// later state of the same subject.
     created_at: f64,
-    /// Time of the call. With buckets, only if it counts as made later, which is its position; otherwise zero.
+    /// Time of the call; of no meaning with a log.
     at: f64,
     /// For each limit of the call. With GCRA also for each other known limit that was charged.
     each: PerLimit<LimitCharge>,
@@ -276,7 +276,11 @@ pub(super) fn decode(
     let more = numbers.get(at(limits.len(), 0)..)?;
     let (called_at, (noted, unread)) = match window {
         Window::Gcra => (numbers.get(2), more.as_chunks()),
-        Window::Buckets(_) => (more.first(), (&[][..], more.get(1..).unwrap_or_default())),
+        // Only of a call that counts as made later. Other calls are made at the position of their charges.
+        Window::Buckets(_) => {
+            let at = more.first().or(numbers.get(first));
+            (at, (&[][..], more.get(1..).unwrap_or_default()))
+        }
         Window::Log => (None, (&[][..], more)),
     };
     if !rest.is_empty() || !unread.is_empty() {
