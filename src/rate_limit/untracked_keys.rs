@@ -78,11 +78,11 @@ impl<A: Algorithm> UntrackedKeys<A> {
         let Check { by, now, cost, place, .. } = check;
         let (params, hash) = (by.params, place.hash());
         self.with_states(now, |states| {
-            // Both are asked before one is charged: the key's own usage, which it would otherwise evade here, and the
-            // common one.
             self.extend(states.adopt(hash, params, now));
             states.shared.adopt(params, now);
             self.extend(states.shared.idle_from());
+            // Both are asked before one is charged: the key's own usage, which it would otherwise evade here, and the
+            // common one.
             let fits =
                 states.usage(hash, true, params, |usage| usage.ensure_fits(params, now, *cost));
             let charged = fits.and_then(|()| {

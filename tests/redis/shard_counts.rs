@@ -269,10 +269,9 @@ async fn lost_number_is_written_again_by_the_next_cache() {
 async fn first_removal_of_all_by_a_cache_with_the_default_awaits_the_number() {
     let server = Server::start();
     let client = connect(server.url()).await;
-    let cache: Cache<String, u64> = Cache::builder(&client, "pages").shards(64).build().unwrap();
-    let all = || (0..60).map(|n: u64| (n.to_string(), n));
-    for (key, n) in all() {
-        cache.set_tagged(key, n, HOUR, ["t"]).await.unwrap();
+    let cache = cache(&client, "pages", 64);
+    for n in 0..60 {
+        cache.set_tagged(n.to_string(), n, HOUR, ["t"]).await.unwrap();
     }
     for _ in 0..20 {
         // A new client has checked nothing.

@@ -55,11 +55,7 @@ impl History {
 
     /// Asserts that no limit was exceeded by its own calls.
     fn assert_within(&self, context: &str) {
-        let most = self.plans.iter().map(Vec::len).max().unwrap_or(0);
-        for (plan, position) in
-            (0..self.plans.len()).flat_map(|plan| (0..most).map(move |i| (plan, i)))
-        {
-            let Some(limit) = self.plans[plan].get(position) else { continue };
+        for (position, limit) in self.plans.iter().flat_map(|plan| plan.iter().enumerate()) {
             let (quota, per) = Self::quota_and_per(limit);
             let is_own = |call: &&Call| self.plans[call.plan].get(position) == Some(limit);
             let calls: Vec<_> = self.calls.iter().filter(is_own).collect();
