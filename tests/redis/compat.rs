@@ -214,6 +214,25 @@ async fn claimed_entry_is_hidden_from_the_original_whose_writes_void_the_claim()
     .await;
 }
 
+#[tokio::test]
+async fn void_claim_stays_void_after_the_later_claim_was_released() {
+    in_time(async || {
+        let server = Server::start();
+        let (mut original, client) = both(&server).await;
+        let dict: TimeoutDict<String, Fields> = TimeoutDict::compat(&client, SET);
+        original.set_data("a", &fields(&[("n", "1")]), -5).await;
+        let first = dict.next_claim(ms(20)).await.unwrap();
+        for _ in 0..2 {
+            assert!(dict.next_claim(LONG).await.unwrap().release().await.unwrap());
+        }
+        assert!(!first.extend(LONG).await.unwrap());
+        assert!(!first.ack().await.unwrap());
+        // The released entry is due at once.
+        assert_eq!(dict.take_expired(9).await.unwrap().len(), 1);
+    })
+    .await;
+}
+
 #[derive(Serialize, Deserialize, Clone, Debug)]
 #[serde(untagged)]
 enum Field {

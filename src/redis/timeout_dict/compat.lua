@@ -25,6 +25,11 @@ end
 
 local is_claimed = is_leased
 
+-- The former score may be the end of an expired lease, whose claim must stay void.
+local function unleased(former)
+  return score(micros(former) - 1)
+end
+
 local function read(name)
   local fields = redis.call('HGETALL', name)
   return #fields > 0 and fields

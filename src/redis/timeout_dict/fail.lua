@@ -25,7 +25,7 @@ if set == dead then
 else
   fail(key, 1)
   local is_late = now >= number and ARGV[5] ~= '1'
-  redis.call('ZADD', index, is_late and unleased(score_of(key)) or deadline_in(ARGV[4]), key)
+  redis.call('ZADD', index, is_late and unleased(score_of(key), now) or deadline_in(ARGV[4]), key)
 end
 if ARGV[6] ~= '' then
   write_reason(key, ARGV[6])

@@ -17,5 +17,5 @@ if set == dead and is_claimed(ARGV[3]) then
   redis.call('ZREM', dead, key)
   set = index
 end
-redis.call('ZADD', set, unleased(ARGV[4]), key)
+redis.call('ZADD', set, unleased(ARGV[4], now), key)
 return 1

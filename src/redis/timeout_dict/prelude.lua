@@ -32,12 +32,6 @@ local function lease_end_in(micros, kind)
   return at + (kind - at) % 4
 end
 
--- Returns the score of an entry that is returned. The end of a lease becomes a deadline that has come, which makes its
--- claim void.
-local function unleased(deadline)
-  return is_leased(deadline) and score(math.min(micros(deadline) + 1, now + now % 2)) or deadline
-end
-
 local function score_of(key)
   return redis.call('ZSCORE', index, key) or '+inf'
 end

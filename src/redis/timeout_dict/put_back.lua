@@ -13,12 +13,12 @@ if exists(name) then
 end
 local at, failures, dead_at, reason = string.match(ARGV[3], '^(%S+) (%d+) (%S+) ?(.*)$')
 allow_full_server()
-redis.call('ZADD', index, unleased(at), key)
+redis.call('ZADD', index, unleased(at, now), key)
 if failures ~= '0' then
   fail(key, failures)
 end
 if dead and dead_at ~= '-' then
-  redis.call('ZADD', dead, unleased(dead_at), key)
+  redis.call('ZADD', dead, unleased(dead_at, now), key)
 end
 if reason ~= '' then
   write_reason(key, reason)

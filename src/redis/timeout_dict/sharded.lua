@@ -29,6 +29,12 @@ local function is_claimed(score)
   return tonumber(score) % 4 == 1
 end
 
+-- Returns the score of an entry that is returned, by its former score. The end of a lease becomes a deadline that has
+-- come, so that the claim stays void.
+local function unleased(former, now)
+  return is_leased(former) and score(math.min(micros(former) + 1, now + now % 2)) or former
+end
+
 -- Raises an error for a record of another type; so does `exists`.
 local function read(name)
   return redis.call('GET', name)
