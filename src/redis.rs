@@ -38,6 +38,7 @@ mod client;
 mod codec;
 mod error;
 mod expiring_set;
+mod few_at_once;
 #[cfg(fleeting_fuzzing)]
 #[doc(hidden)]
 pub mod fuzzing;

@@ -1,4 +1,4 @@
-//! Client address of a request: the key of a limiter, and an extractor. `trusted_proxies` finds it.
+//! Client address of a request, as the key of a limiter. `trusted_proxies` finds it, and extracts it for handlers.
 
 use std::{
     fmt,

@@ -1,4 +1,4 @@
-//! The settings and the report of a purge.
+//! The settings and the report of a purge: from what age on something is stale, and which times are wrong.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

@@ -1,4 +1,4 @@
-//! The purge of a queue and of its records, and the part that both kinds of queues share. `simple/purge.rs` and
+//! The purge of a queue and of its records, and the steps that both kinds of queues share. `simple/purge.rs` and
 //! `normal/purge.rs` remove stale locks and incomplete elements, which depend on the format of each kind.
 
 use std::os::fd::OwnedFd;

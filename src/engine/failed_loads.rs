@@ -37,7 +37,7 @@ use crate::engine::{
     },
 };
 
-/// Maximum number of keys with a failure in a cache that has no bound of entries.
+/// Maximum number of keys with a failure in a cache that is bounded by weight, and in a process with one on Redis.
 pub(crate) const DEFAULT_MAX: usize = 10_000;
 
 /// Backoff after the first failed refresh of a key, doubled by each further one. A popular key would otherwise start

@@ -1,4 +1,4 @@
-//! Number of shards of sharded types. Each shard has a lock of its own.
+//! Number of shards of sharded types, and the entries that each needs at least. Each shard has a lock of its own.
 
 /// Upper limit for the number of shards. More shards only cost memory.
 pub(crate) const MAX_SHARDS: usize = 65_536;

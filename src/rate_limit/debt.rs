@@ -1,4 +1,5 @@
-//! Correction of a charge: part of it is given back, or more is charged, even as a debt.
+//! Correction of a charge, under the lock: part of it is given back, or more is charged, even as a debt, and by which
+//! limits.
 
 use std::{
     hash::{BuildHasher, Hash},

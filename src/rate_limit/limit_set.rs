@@ -1,5 +1,5 @@
-//! `LimitSet`, limits with the parameters of their algorithm; and `CurrentLimits`, those of a limiter, which may change
-//! while it runs.
+//! `LimitSet`, limits with the parameters of their algorithm; and `CurrentLimits`, those of a limiter, with the sets
+//! that they have replaced.
 
 use std::{
     collections::VecDeque,

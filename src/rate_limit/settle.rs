@@ -1,4 +1,4 @@
-//! Correction of a permit's charge, and the registry by which a permit finds its limiter.
+//! `Permit::refund` and `settle`, and the registry by which a permit finds its limiter. `debt` corrects the charge.
 
 use std::{
     collections::BTreeMap,

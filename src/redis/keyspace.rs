@@ -14,8 +14,6 @@ use std::{
     sync::{PoisonError, RwLock},
 };
 
-use futures_util::{StreamExt, TryStreamExt, stream::iter};
-
 use super::Error;
 
 /// Default number of shards: enough to spread a name over a cluster, few enough to query all of them. The number is
@@ -177,26 +175,6 @@ pub(super) fn key_of_tagged(tagged: &[u8]) -> &[u8] {
     let begin = tagged.iter().position(|byte| *byte == b'{').map_or(0, |brace| brace + 1);
     let key = &tagged[begin..];
     key.strip_suffix(b"}").unwrap_or(key)
-}
-
-/// Runs calls with large replies, four at a time, and returns their results in order.
-///
-/// Not all at once: the replies share one connection, and each must arrive within the timeout of its call.
-pub(super) async fn few_at_once<F: Future>(calls: impl IntoIterator<Item = F>) -> Vec<F::Output> {
-    let calls: Vec<_> = calls.into_iter().collect();
-    iter(calls).buffered(4).collect().await
-}
-
-/// Runs calls like [`few_at_once`] until one of them fails: while a server is unreachable, each would wait for its
-/// timeout.
-pub(super) async fn try_few_at_once<T, F>(
-    calls: impl IntoIterator<Item = F>,
-) -> Result<Vec<T>, Error>
-where
-    F: Future<Output = Result<T, Error>>,
-{
-    let calls: Vec<_> = calls.into_iter().collect();
-    iter(calls).buffered(4).try_collect().await
 }
 
 /// Splits a key of this crate behind its prefix and type; returns `None` for a key of another program.

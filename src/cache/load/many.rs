@@ -1,4 +1,4 @@
-//! One load for many keys: [`Cache::get_many_or_set_with`].
+//! One load for many keys, and what keys get that it did not return: [`Cache::get_many_or_set_with`].
 
 use std::{
     collections::{HashMap, VecDeque},

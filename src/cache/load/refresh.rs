@@ -1,4 +1,4 @@
-//! Loads of keys that have a value: refreshes in the background, of stale values and ahead of a deadline, and
+//! Loads of keys that have a value: the run of refreshes in the background, which `look_up` decides on, and
 //! [`Cache::refresh_with`].
 
 use std::{

@@ -1,4 +1,5 @@
-//! A channel: the unread events of one set of causes, and the subscribers that read them, each at its own position.
+//! A channel: the unread events of one set of causes, the position of each subscriber, and from when on a full one has
+//! room again.
 //!
 //! 1. The events are numbered consecutively, without gaps up to the newest.
 //! 2. Each reader is counted at its position: at the event that it reads next, or at the end. So no operation visits

@@ -1,4 +1,4 @@
-//! The publisher: moves departures from the journal to the event log, and delays the sweeper for full subscribers.
+//! The publisher: moves departures from the journal to the event log, and asks the channels whether they have room.
 
 use std::{sync::Arc, task::Waker, thread};
 

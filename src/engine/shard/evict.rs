@@ -1,4 +1,4 @@
-//! Evictions from one shard.
+//! Evictions from one shard: how many under one lock, and whether a victim departs as expired or as evicted.
 
 use std::hash::{BuildHasher, Hash};
 

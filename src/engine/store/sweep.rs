@@ -1,4 +1,4 @@
-//! Sweeping: the search for expired entries, window by window.
+//! Sweeping of one shard: the search for expired entries, window by window.
 
 use std::{
     hash::{BuildHasher, Hash},

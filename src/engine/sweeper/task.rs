@@ -1,4 +1,4 @@
-//! The sweeper task, which sweeps at each tick, and rests if there is nothing to do.
+//! The sweeper task: when it sweeps and for how long it rests, and when it warns that sweeps exceed their budget.
 
 use std::{
     hash::{BuildHasher, Hash},

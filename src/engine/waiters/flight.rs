@@ -1,4 +1,4 @@
-//! Single flight: one load of one key, and the callers that wait for its result.
+//! Single flight: one load of one key, its waiters, and the writes and deadlines that take precedence over its value.
 //!
 //! 1. At any time at most one caller is the leader, and only the leader loads. If the leader is cancelled or panics,
 //!    the flight is leaderless and one waiter is woken to become the leader. If no caller waits, the next one that

@@ -1,4 +1,5 @@
-//! Wait queue of one key: the order of its waiters, and the time at which the head checks its limits next.
+//! Wait queue of one key: the order of its waiters, when the head checks its limits next, and when it loses its place
+//! because it is not polled.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 

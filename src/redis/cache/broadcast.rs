@@ -15,7 +15,7 @@ use tokio::{
 };
 
 use super::{
-    super::{Error, keyspace::few_at_once},
+    super::{Error, few_at_once::few_at_once},
     cache_state::{BroadcastItem, CacheState, Ring},
     commands::Commands,
     event_record::{ClockPair, EventDecoder, EventRecord, StreamEntry},

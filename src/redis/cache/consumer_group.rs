@@ -23,7 +23,7 @@ use tokio::{
 };
 
 use super::{
-    super::{Error, keyspace::few_at_once, script::Call},
+    super::{Error, few_at_once::few_at_once, script::Call},
     cache_state::CacheState,
     event_record::{ClockPair, EventDecoder, EventRecord, StreamEntry},
     shard_consumer::{Redelivery, ShardConsumer, StreamId},

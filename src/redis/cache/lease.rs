@@ -1,4 +1,5 @@
-//! Lease on the load of a key: one in all processes, as in Facebook's memcache (Nishtala et al., NSDI 2013).
+//! Lease on the load of a key, one in all processes, as in Facebook's memcache (Nishtala et al., NSDI 2013); and how
+//! long others wait for it, or after a failed load.
 //!
 //! 1. The holder renews the lease during the load, and releases it when it is dropped. The server expires the lease of
 //!    a holder that crashed or lost its connection.
@@ -16,13 +17,18 @@ use super::{
     expiry::Expiry,
 };
 
-/// Shortest and longest pause between two polls of a key that another process is loading. In between, the pause is a
-/// quarter of the time waited so far.
-pub(super) const POLL_PAUSE: (Duration, Duration) =
-    (Duration::from_millis(2), Duration::from_millis(100));
+/// Shortest and longest pause between two polls of a key that another process is loading.
+const POLL_PAUSES: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(100));
 
 /// Pause after a failed refresh of a stale value, during which no process tries again.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
+
+/// Returns the pause before the next poll of a key that another process is loading: a quarter of the time waited so
+/// far, and at most the rest of that process's lease.
+pub(super) fn poll_pause(waited: Duration, lease_left: Duration) -> Duration {
+    let (shortest, longest) = POLL_PAUSES;
+    (waited / 4).clamp(shortest, longest).min(lease_left)
+}
 
 pub(super) struct Lease {
     commands: Arc<Commands>,

@@ -1,5 +1,5 @@
-//! Loader methods. One load runs per key: within a process by [`flights`](super::flights), between processes by a
-//! [`lease`](super::lease).
+//! Loader methods: which caller loads, and what a caller gets if the server fails. One load runs per key: within a
+//! process by [`flights`](super::flights), between processes by a [`lease`](super::lease).
 
 use std::{borrow::Borrow, convert::Infallible, fmt::Debug, mem, sync::Arc};
 
@@ -14,7 +14,7 @@ use super::{
     Cache,
     failures::BegunLoad,
     flights::{FlightMembership, FlightOutcome},
-    lease::{Lease, LeaseLookup, POLL_PAUSE, peek},
+    lease::{Lease, LeaseLookup, peek, poll_pause},
     load::Load,
 };
 use crate::{cache::TimeToLive, engine::tasks::spawn};
@@ -274,8 +274,7 @@ where
                     return Ok(Ok(self.state.decode(key, &stale)?));
                 }
                 Ok(LeaseLookup::HeldElsewhere(None, remaining)) => {
-                    let (first, longest) = POLL_PAUSE;
-                    sleep((started.elapsed() / 4).clamp(first, longest).min(remaining)).await;
+                    sleep(poll_pause(started.elapsed(), remaining)).await;
                 }
             }
         };

@@ -7,7 +7,7 @@ use futures_util::future::try_join_all;
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::{
-    super::{Error, codec::encode_key, keyspace::try_few_at_once},
+    super::{Error, codec::encode_key, few_at_once::try_few_at_once},
     Cache,
     commands::{Commands, MAX_KEYS_PER_READ, check_count, check_page},
 };

@@ -25,7 +25,7 @@ use super::{
         client::{Invalidations, KeyVersion, has_waited},
         codec::with_key,
         error::is_try_again,
-        keyspace::few_at_once,
+        few_at_once::few_at_once,
     },
     commands::{Commands, MAX_KEYS_PER_READ, check_page},
     expiry::expires_at,

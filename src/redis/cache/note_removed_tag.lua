@@ -1,4 +1,4 @@
--- Notes for the loads of a shard that a tag is about to be removed.
+-- Notes for the loads of a shard that a tag is about to be removed; `commands/loads` sets how many it keeps.
 --
 -- KEYS[1]   the removed tags: a hash that exists while loads of values with tags run, with the number of the last removal
 --           of each tag, and that of the last one (`count`). Those up to `since` are not known any more. Numbers start at

@@ -16,7 +16,7 @@ use super::{
         Error,
         client::{Node, SlotPlace},
         error::unexpected_reply,
-        keyspace::try_few_at_once,
+        few_at_once::try_few_at_once,
     },
     Cache,
     commands::{Commands, check_count},

@@ -21,7 +21,7 @@ use super::{
     layout::DictShardKeys,
     oldest_first::{DuePeek, first_peek_len, peek_len, take_counts},
 };
-use crate::redis::{Error, client::has_waited, keyspace::few_at_once};
+use crate::redis::{Error, client::has_waited, few_at_once::few_at_once};
 
 /// Number of value bytes after which a script stops. The server executes nothing else in the meantime, and a reply that
 /// takes longer than the client's timeout would be lost.

@@ -21,7 +21,7 @@ use super::{
     layout::DictShardKeys,
 };
 use crate::{
-    redis::{Error, client::has_waited, keyspace::few_at_once},
+    redis::{Error, client::has_waited, few_at_once::few_at_once},
     timeout_dict::DeadLetter,
 };
 

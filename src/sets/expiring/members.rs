@@ -10,8 +10,7 @@ use equivalent::Equivalent;
 
 use super::{
     change::{Change, SetKey, Unkeyed},
-    shard::{SetShard, SweepProgress},
-    sweeper::SWEEP_BATCH,
+    shard::{SWEEP_BATCH, SetShard, SweepProgress},
 };
 use crate::{
     engine::{

@@ -11,8 +11,8 @@ use hashbrown::{HashTable, hash_table::OccupiedEntry};
 use super::{
     change::Change,
     members::{Members, Prehashed},
+    shard::SWEEP_BATCH,
     shard::{SetShard, SweepProgress},
-    sweeper::SWEEP_BATCH,
 };
 use crate::{
     engine::{clock::Tick, event::Cause},

@@ -3,6 +3,9 @@
 use super::change::Change;
 use crate::engine::clock::Tick;
 
+/// Maximum number of members that a sweep removes under one lock. It takes about 20 µs, for which callers wait.
+pub(super) const SWEEP_BATCH: usize = 1_024;
+
 /// Data guarded by one lock, as used by the shared state and the sweeper.
 pub(super) trait SetShard: Sized + Send + 'static {
     /// Key type of its events.
@@ -10,7 +13,7 @@ pub(super) trait SetShard: Sized + Send + 'static {
     type Value: Send + Sync + 'static;
     type Member;
 
-    /// Removes expired members: at most `room`, and no more than [`SWEEP_BATCH`](super::sweeper::SWEEP_BATCH).
+    /// Removes expired members: at most `room`, and no more than [`SWEEP_BATCH`].
     fn sweep(&mut self, room: usize, change: &mut ChangeOf<'_, Self>) -> SweepProgress;
 
     /// Returns the number of members, or of sets.

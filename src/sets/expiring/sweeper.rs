@@ -23,9 +23,6 @@ use crate::engine::{
     tasks::spawn,
 };
 
-/// Maximum number of members that a sweep removes under one lock. It takes about 20 µs, for which callers wait.
-pub(super) const SWEEP_BATCH: usize = 1_024;
-
 enum SweepStep {
     /// Yield to the runtime, then continue.
     Yield,

@@ -1,4 +1,4 @@
-//! Calls of loads: leases, the values that they write, and the changes that take precedence over these.
+//! Calls of loads: leases, the values that they write, and the writes and removed tags that take precedence over these.
 
 use std::time::Duration;
 
