@@ -1,4 +1,4 @@
-//! Weight of a cache, and methods that change its bound at run time.
+//! Weight of a cache, and changes of its bound at run time: how long a lower bound is waited for.
 
 use std::{
     fmt,

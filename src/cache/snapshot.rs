@@ -193,8 +193,9 @@ where
     ///
     /// The remaining TTL of an entry is that of the snapshot, less the time since then by the wall clock, to the
     /// millisecond. If the wall clock was set back, the elapsed time counts as zero. Entries that have expired in the
-    /// meantime are skipped, without an event. In a cache with [`time_to_idle`](super::Builder::time_to_idle), the idle
-    /// time of an entry starts again; its TTL still limits it.
+    /// meantime are skipped, without an event: by their TTL, or because their idle time has ended, as no one has read
+    /// them since the snapshot. In a cache with [`time_to_idle`](super::Builder::time_to_idle), the idle time of the
+    /// others starts again; their TTLs still limit them.
     ///
     /// The snapshot is read and checked completely before the cache changes. Until then its entries are held in memory
     /// in addition to those of the cache; their heap memory (such as the bytes of a `String`) is moved later and not

@@ -1,6 +1,7 @@
-//! Hash index from keys to slots: open addressing with one word per place, so that a lookup or a change accesses one
-//! place in memory and never the entries of other keys. The table of hashbrown accesses two, and its removals leave
-//! tombstones until it is rebuilt; docs/sets.md and docs/timeout-dict.md have the cost.
+//! Hash index of a set's members and of a dictionary's entries, from keys to slots: open addressing with one word per
+//! place, so that a lookup or a change accesses one place in memory and never the entries of other keys. The table of
+//! hashbrown accesses two, and its removals leave tombstones until it is rebuilt; docs/sets.md and docs/timeout-dict.md
+//! have the cost.
 //!
 //! 1. There is no free place between the home of a word and the place that holds it.
 //! 2. At most two thirds of the places are taken. After a removal at least one eighth is, or there are

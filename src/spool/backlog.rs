@@ -1,14 +1,16 @@
-//! The events that were taken off a stream and are not in the queue yet, and the results of the attempts to write them.
+//! The events that were taken off a stream and are not in the queue yet, and the results of the attempts to write them,
+//! for the log and the statistics.
 
 use std::{collections::VecDeque, mem, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
-use super::{batch_size::BatchSize, record::SpoolRecord, stats::SpoolStats};
+use super::{
+    batch_size::{BATCH_BYTES, BatchSize},
+    record::SpoolRecord,
+    stats::SpoolStats,
+};
 use crate::dirq::Error;
-
-/// Maximum size of a batch in bytes, except that the first event may be longer.
-pub(super) const BATCH_BYTES: usize = 1 << 20;
 
 /// Events that are held. The backlog is guarded by a lock, so its methods return records instead of dropping them.
 pub(super) struct Backlog {

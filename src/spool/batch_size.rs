@@ -3,6 +3,9 @@
 /// Maximum number of events that each run holds and writes at once.
 pub(super) const MAX_BATCH: usize = 256;
 
+/// Maximum size of a batch in bytes, except that the first event may be longer.
+pub(super) const BATCH_BYTES: usize = 1 << 20;
+
 /// Number of records to write at once.
 pub(super) struct BatchSize {
     size: usize,

@@ -19,8 +19,8 @@ use tokio::{
 
 use super::{
     any_queue::AnyQueue,
-    backlog::{BATCH_BYTES, Backlog, Transition},
-    batch_size::MAX_BATCH,
+    backlog::{Backlog, Transition},
+    batch_size::{BATCH_BYTES, MAX_BATCH},
     record::{SpoolRecord, WallClock},
     stats::SpoolStats,
 };

@@ -80,6 +80,40 @@ async fn entry_expires_after_its_stale_if_error_window_with_its_original_deadlin
 }
 
 /// The sweeper removes the entry without a call, within the bound on staleness after the window.
+/// As on Redis. A token that must not be used again, for example, has no time left.
+#[tokio::test(start_paused = true)]
+async fn value_with_a_ttl_of_zero_is_never_stale() {
+    type Build = fn(Builder<u32, u32>) -> Builder<u32, u32>;
+    let windows: [Build; 2] =
+        [|b| b.stale_while_revalidate(10 * SECOND), |b| b.stale_if_error(10 * SECOND)];
+    let bounds: [Build; 3] = [|b| b, |b| b.max_entries(10), |b| b.max_weight(10, |_, _| 1)];
+    for (window, bound) in windows.into_iter().flat_map(|w| bounds.map(|b| (w, b))) {
+        for before in [None, Some(SECOND), Some(Duration::from_secs(9))] {
+            let cache = bound(window(builder())).build();
+            let mut events = cache.events();
+            if let Some(ttl) = before {
+                // Stale by now, or live.
+                cache.set_ex(1, 0, ttl).await;
+                advance(SECOND).await;
+            }
+            assert_eq!(cache.refresh_with(&1, Duration::ZERO, || async { 1 }).await, 1);
+            assert_eq!(cache.len(), 0);
+            let is_error = load(&cache, 1, Err("the source is down")).await.is_err();
+            assert!(is_error, "a value that was not to be cached is returned: {before:?}");
+            cache.set_ex(1, 2, Duration::ZERO).await;
+            assert_eq!(load(&cache, 0, Ok(3)).await, Ok((3, Freshness::Loaded)));
+            assert_eq!(cache.len(), 0);
+            // The replacement of a live value is not published.
+            let old = before.filter(|ttl| *ttl == SECOND).map(|_| (0, Cause::Expired));
+            let new = [1, 2, 3].map(|value| (value, Cause::Expired));
+            for expected in old.into_iter().chain(new) {
+                let event = events.recv().await.unwrap().unwrap();
+                assert_eq!((event.value, event.cause), expected, "{before:?}");
+            }
+        }
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn sweeper_removes_stale_entries_after_their_window() {
     let cache = Cache::<u32, u32>::builder().stale_while_revalidate(3_600 * SECOND).build();
@@ -115,16 +149,15 @@ async fn write_or_removal_ends_the_stale_window() {
         cache.set_tagged(1, 1, SECOND, ["tag"]).await;
         advance(SECOND).await;
         match write {
-            0 => assert_eq!(cache.set_ex(1, 9, Duration::ZERO).await, None),
+            0 => assert_eq!(cache.set_ex(1, 9, SECOND).await, None),
             1 => assert_eq!(cache.remove(&1).await, None),
             2 => cache.clear().await,
             3 => cache.remove_tag("tag").await,
-            _ => assert!(cache.set_nx(1, 9, Some(Duration::ZERO)).await),
+            _ => assert!(cache.set_nx(1, 9, Some(SECOND)).await),
         }
         let (value, freshness) = load(&cache, 1, Ok(2)).await.unwrap();
         match write {
-            // The written value has itself expired, and is stale.
-            0 | 4 => assert_eq!((value, freshness), (9, Freshness::Stale), "{write}"),
+            0 | 4 => assert_eq!((value, freshness), (9, Freshness::Fresh), "{write}"),
             _ => assert_eq!((value, freshness), (2, Freshness::Loaded), "{write}"),
         }
     }

@@ -240,7 +240,7 @@ impl Oracle {
         tags: [u8; 2],
     ) -> Option<Value> {
         let replaced = self.put(key, value, self.written(Some(ttl)));
-        self.entry(key).tags = Some(tags);
+        self.tag(key, Some(tags));
         replaced
     }
 

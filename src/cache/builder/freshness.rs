@@ -141,7 +141,8 @@ impl<K, V, S> Builder<K, V, S> {
     /// The entry stays in memory until this stale window ends, or that of [`stale_if_error`](Builder::stale_if_error)
     /// if it is longer. A full cache removes it earlier, because expired entries are removed before live ones. It is
     /// removed with cause [`Cause::Expired`](crate::Cause::Expired), and [`Event::deadline`](crate::Event::deadline) is
-    /// the time at which the value expired. A write to the key or its removal ends the window.
+    /// the time at which the value expired. A write to the key or its removal ends the window. A value that is written
+    /// or loaded with a TTL of zero has no stale window, so that it is never returned.
     ///
     /// Defaults to zero.
     pub fn stale_while_revalidate(mut self, window: Duration) -> Self {

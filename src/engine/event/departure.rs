@@ -19,7 +19,7 @@ use crate::engine::seconds;
 /// # use std::time::Duration;
 /// # use fleeting::{Cache, Cause};
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
-/// let cache = Cache::builder().max_capacity(100).build();
+/// let cache = Cache::builder().max_entries(100).build();
 /// let mut events = cache.events();
 /// cache.set_ex("session", 7, Duration::from_secs(60)).await;
 ///

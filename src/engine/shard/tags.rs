@@ -1,4 +1,4 @@
-//! Tags: names that values share, by which all of them are removed at once.
+//! Tags: names that values share, by which all of them are removed at once; and whether a value had expired by then.
 //!
 //! A name stands for one [`Tag`] until the tag is removed; the next use of the name creates another. So removing a tag
 //! writes one word, no matter how many values have it. A value is removed once one of its tags is; sweeps then free its

@@ -163,7 +163,7 @@ where
     /// Written entries are taken out of `entries`, so that after a panic of user code the caller drops only the others.
     ///
     /// In a store that evicts, each entry is written under a lock of its own, because other shards may have to be
-    /// locked to evict from them.
+    /// locked to evict from them. So is each one that expires at once, which may not stay for its stale window.
     pub(crate) fn set_many(
         &self,
         places: &mut Places,
@@ -175,8 +175,10 @@ where
         V: Clone,
     {
         let mut drop_queue = DropQueue::new();
+        let evicts = self.context.evicting_bound().is_some();
+        let is_one_by_one = evicts || self.has_stale_window() && now.is_expired(deadline());
         while let Some(group) = places.next_group() {
-            if self.context.evicting_bound().is_none() {
+            if !is_one_by_one {
                 self.set_group(group, entries, now, &deadline, &mut drop_queue);
             } else {
                 for position in group.positions() {
@@ -248,7 +250,7 @@ where
         }
     }
 
-    /// Writes the entries of one group under one lock. Only for stores that do not evict.
+    /// Writes the entries of one group under one lock. Only for stores that do not evict, and deadlines that are ahead.
     fn set_group(
         &self,
         group: KeysOfShard<'_>,

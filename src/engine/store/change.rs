@@ -1,4 +1,4 @@
-//! Changes of live entries in place: their values, or only their deadlines.
+//! Changes of live entries in place: their values, which may become too heavy, or only their deadlines.
 
 use std::{
     hash::{BuildHasher, Hash},

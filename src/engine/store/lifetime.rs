@@ -35,6 +35,12 @@ where
         self
     }
 
+    /// Returns whether expired entries are kept for loaders.
+    #[inline]
+    pub(super) fn has_stale_window(&self) -> bool {
+        self.stale_window > 0
+    }
+
     /// Returns the stale cutoff: entries that expired by then are past their stale window.
     #[inline]
     pub(in crate::engine) fn stale_cutoff(&self, now: Tick) -> Tick {

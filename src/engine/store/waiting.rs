@@ -1,4 +1,5 @@
-//! Registration of waiters for loads, turns, inserts and departures, and the effect of writes on them.
+//! Registration of waiters for loads, turns, inserts and departures; and the tags that a load takes over from the value
+//! that it replaces.
 
 use std::{
     hash::{BuildHasher, Hash},

@@ -287,7 +287,8 @@ where
 
     /// Returns whether the value of an entry can be overwritten. In a store that evicts, this is not the case if the
     /// entry has expired, since the new value is then a new entry to the eviction policy, or if the new value must be
-    /// discarded: it is too heavy, or has expired and there is no free capacity for it.
+    /// discarded: it is too heavy, or has expired and there is no free capacity for it. Nor is it the case if the new
+    /// value expires at once.
     #[inline]
     fn fits_in_place(
         &self,
@@ -296,9 +297,19 @@ where
         new: &NewEntry<K, V>,
         now: &impl Now,
     ) -> bool {
+        if self.expires_at_once(new.deadline, now) {
+            return false;
+        }
         let Some(room) = self.make_room() else { return true };
         let more = new.weight().saturating_sub(locked.weight(found.bucket));
         !found.is_expired && room.refuse(new.weight(), more, new.deadline, now).is_none()
+    }
+
+    /// Returns whether a value that is written with this deadline departs at once, instead of staying for its stale
+    /// window: a caller that writes a value with a TTL of zero wants that no one gets it from the cache.
+    #[inline]
+    fn expires_at_once(&self, deadline: Deadline, now: &impl Now) -> bool {
+        self.has_stale_window() && now.is_expired(deadline)
     }
 
     /// Overwrites the value of an entry. An expired value was not replaced: its departure is recorded as `Expired`,
@@ -327,7 +338,8 @@ where
     }
 
     /// Inserts an entry whose key is not in the shard. In a store that evicts, evicts entries of the same shard for it
-    /// first, or discards the new entry: if it is too heavy, or has expired and there is no free capacity for it.
+    /// first, or discards the new entry: if it is too heavy, or has expired and there is no free capacity for it. Also
+    /// discards one that expires at once.
     #[inline]
     fn insert_or_discard(
         &self,
@@ -338,11 +350,14 @@ where
     ) -> WriteEffect {
         let (hash, weight) = (new.location.hash, new.weight());
         let entry = Entry::new(new.take_value(), new.deadline);
-        if let Some(room) = self.make_room() {
-            if let Some(cause) = room.refuse(weight, weight, new.deadline, now) {
-                locked.depart(new.take_key(), entry, cause, now, drop_queue);
-                return WriteEffect { bucket: None, to_evict: 0 };
-            }
+        let room = self.make_room();
+        let refused = room.as_ref().and_then(|room| room.refuse(weight, weight, new.deadline, now));
+        let expired = || self.expires_at_once(new.deadline, now).then_some(Cause::Expired);
+        if let Some(cause) = refused.or_else(expired) {
+            locked.depart(new.take_key(), entry, cause, now, drop_queue);
+            return WriteEffect { bucket: None, to_evict: 0 };
+        }
+        if let Some(room) = room {
             room.before_insert(locked, (hash, weight), now, drop_queue);
         }
         let bucket = locked.insert(hash, new.take_key(), entry);

@@ -1,4 +1,4 @@
-//! Settings of the sweeper, their defaults, and the limits derived from them.
+//! Settings of the sweeper, their defaults, and what follows from them: the share of a pass, and the limits of a sweep.
 
 use std::time::Duration;
 

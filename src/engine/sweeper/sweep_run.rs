@@ -1,4 +1,4 @@
-//! One sweep, step by step: the order of the shards, the sample of each pass, and whether another pass follows.
+//! One sweep, step by step: the order of the shards, and whether another pass follows.
 
 use std::{
     collections::VecDeque,

@@ -1,4 +1,4 @@
-//! Refreshes of live values before they expire, and the kept errors of failed loads.
+//! Look-ups by loader methods: a live value, its refresh before it expires, or the kept error of a failed load.
 
 use std::{fmt::Debug, sync::Arc};
 

@@ -16,9 +16,6 @@ use tokio::time::Instant;
 
 use crate::redis::{Error, error::is_caused_by};
 
-/// Pause between two attempts in the background.
-pub(super) const RETRY_EVERY: Duration = Duration::from_millis(400);
-
 /// Time since the last failed attempt after which the state is unknown if no other one began: the runtime of the
 /// attempts was shut down.
 const FORGET_AFTER: Duration = Duration::from_secs(3);

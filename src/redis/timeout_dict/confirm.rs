@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::{
     delivery::{OnDrop, TakenEntry},
-    dict_state::{DictState, UNREADABLE_DELAY, micros},
+    dict_state::{DictState, micros},
 };
 use crate::redis::Error;
 
@@ -20,6 +20,9 @@ const REMOVED_EARLIER: u32 = 2;
 /// its entries are due again soon if its process crashes, even if the client's timeout is long.
 const MAX_TAKE_TIMEOUT: Duration = Duration::from_secs(5);
 const MIN_TAKE_LEASE: Duration = Duration::from_millis(100);
+
+/// Time for which a take hides an entry of another type, or one that cannot be decoded.
+const UNREADABLE_DELAY: Duration = Duration::from_secs(60);
 
 impl DictState {
     /// Returns the lease of a take: as long as it may take to receive and confirm the entries.

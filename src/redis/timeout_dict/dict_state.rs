@@ -29,9 +29,6 @@ use crate::{
     },
 };
 
-/// Time for which a take hides an entry of another type, or one that cannot be decoded.
-pub(super) const UNREADABLE_DELAY: Duration = Duration::from_secs(60);
-
 /// Microseconds from which a deadline means none: above 2^53, a double cannot represent each microsecond.
 pub(super) const NO_DEADLINE: u64 = 1 << 53;
 

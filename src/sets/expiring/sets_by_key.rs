@@ -4,6 +4,7 @@
 //! 2. Each set is in `expiry_queue` once, at a score that is at most the lowest of its members. A change moves a set in
 //!    the queue only if it must expire earlier; if a sweep finds it there too early, the sweep moves it to its lowest
 //!    score. So most pushes and pops, which are frequent, do not touch the queue.
+//! 3. The table of the keys gives memory back when few of its places are in use: see `shrink`.
 
 use equivalent::Equivalent;
 use hashbrown::{HashTable, hash_table::OccupiedEntry};

@@ -1,4 +1,5 @@
-//! Data guarded by one lock: the members of an `ExpiringSet`, or some of the sets of `ExpiringSets`.
+//! Data guarded by one lock, and how much of it a sweep removes under that lock: the members of an `ExpiringSet`, or
+//! some of the sets of `ExpiringSets`.
 
 use super::change::Change;
 use crate::engine::clock::Tick;

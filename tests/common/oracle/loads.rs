@@ -107,7 +107,7 @@ impl Oracle {
         tags: Option<[u8; 2]>,
     ) {
         self.put(key, value, self.written(ttl));
-        self.entry(key).tags = tags;
+        self.tag(key, tags);
     }
 
     /// Returns the tags of the live or stale value of `key`, which a value that replaces it keeps.

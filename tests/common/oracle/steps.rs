@@ -16,6 +16,13 @@ impl Oracle {
         self.entries.get_mut(&key).expect("the key is resident")
     }
 
+    /// Gives the value that was just put these tags, unless it has expired at once.
+    pub(super) fn tag(&mut self, key: Key, tags: Option<[u8; 2]>) {
+        if let Some(entry) = self.entries.get_mut(&key) {
+            entry.tags = tags;
+        }
+    }
+
     pub(super) fn touch(&mut self, key: Key) {
         if let Some(idle) = self.settings.time_to_idle {
             self.entry(key).idle_deadline = deadline_at(self.now.saturating_add(idle));
@@ -73,6 +80,11 @@ impl Oracle {
         let entry = Entry { value, hard_deadline, idle_deadline, tags, removed_tag };
         self.entries.insert(key, entry);
         self.touch(key);
+        // It is not kept for loaders. One that is too heavy departs as evicted, which is not predicted here.
+        let is_kept = self.stale_window().is_zero() || !self.fits(value);
+        if !is_kept && self.entries[&key].is_expired(self.now) {
+            self.depart(key, Cause::Expired);
+        }
         replaced
     }
 

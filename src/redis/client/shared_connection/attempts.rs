@@ -14,7 +14,6 @@ use super::{
         connect::{MAX_IN_FLIGHT, MAX_LARGE_IN_FLIGHT},
         connection::Connection,
         large_runtime::LargeRuntime,
-        outage::RETRY_EVERY,
         single_flight::SharedResult,
         watchdog::watchdog,
     },
@@ -30,6 +29,9 @@ const FAILURE_TTL: (Duration, Duration) = (Duration::from_millis(20), Duration::
 
 /// Time for which a call to an unreachable server waits for an attempt that it starts: enough to find a server nearby.
 const BRIEFLY: Duration = Duration::from_millis(2);
+
+/// Pause between two attempts in the background.
+const RETRY_EVERY: Duration = Duration::from_millis(400);
 
 impl SharedConnection {
     /// Returns the connection, or waits for one, unless the server is unreachable.
