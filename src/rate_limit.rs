@@ -45,6 +45,7 @@ mod until_ready;
 mod untracked_keys;
 mod usage;
 mod waiting;
+mod window;
 
 use std::{
     fmt,
@@ -63,12 +64,13 @@ pub(crate) use self::per_limit::PerLimit;
 use self::{buckets::Buckets, check_args::Caller, gcra::Gcra, limiter::Limiter, log::Log};
 pub use self::{
     builder::RateLimiterBuilder,
-    limit::{InvalidLimit, Limit, Window},
+    limit::{InvalidLimit, Limit},
     limited::Limited,
     permit::Permit,
     standing::{Standing, State},
     stats::LimiterStats,
     sync_rate_limiter::SyncRateLimiter,
+    window::Window,
 };
 #[cfg(feature = "redis")]
 pub(crate) use self::{
@@ -77,6 +79,10 @@ pub(crate) use self::{
     waiting::{WaitSettings, Waiting},
 };
 use crate::engine::{coop, hasher::DefaultHasher, to_key::ToKey};
+
+/// Maximum length of a key of a layer and of a limiter on Redis; a longer one is shortened to its beginning and a hash.
+#[cfg(any(feature = "axum", feature = "redis"))]
+pub(crate) const MAX_KEY_BYTES: usize = 256;
 
 /// Rate limiter that gives each of your users or clients a quota of calls, or of bytes, in any window of time.
 ///

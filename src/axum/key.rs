@@ -14,10 +14,7 @@ use ::axum::{
 };
 use futures_core::future::BoxFuture;
 
-use crate::engine::text::prefix;
-
-/// Longest `String` key that is counted as it is; longer ones are shortened. The same bound as on Redis.
-pub(super) const MAX_KEY_BYTES: usize = 256;
+use crate::{engine::text::prefix, rate_limit::MAX_KEY_BYTES};
 
 /// A key, no key, or the response to a request whose key cannot be extracted.
 pub(super) type ExtractedKey<K> = ControlFlow<Response, Option<K>>;

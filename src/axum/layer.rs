@@ -6,14 +6,13 @@ use ::axum::{http::request::Parts, response::IntoResponse};
 use tower_layer::Layer;
 
 use super::{
-    Headers, RateLimit,
-    decision::RateLimitDecision,
-    headers::byte_sequence,
-    key::{KeyExtractor, MAX_KEY_BYTES},
-    limiter::LayerLimiter,
-    settings::Settings,
+    Headers, RateLimit, decision::RateLimitDecision, headers::byte_sequence, key::KeyExtractor,
+    limiter::LayerLimiter, settings::Settings,
 };
-use crate::{engine::hasher::DefaultHasher, rate_limit::Limited};
+use crate::{
+    engine::hasher::DefaultHasher,
+    rate_limit::{Limited, MAX_KEY_BYTES},
+};
 
 /// A tower layer that limits the requests of each client, user or token, in axum and any other HTTP service.
 ///

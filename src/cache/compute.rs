@@ -1,4 +1,5 @@
-//! Read-modify-write operations: [`Cache::update`], [`Cache::compute`] and [`Cache::compute_with`].
+//! Read-modify-write operations, and what each result of a closure changes: [`Cache::update`], [`Cache::compute`] and
+//! [`Cache::compute_with`].
 
 use std::{
     hash::{BuildHasher, Hash},

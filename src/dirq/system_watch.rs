@@ -1,4 +1,4 @@
-//! The directories of a queue that the operating system watches for new elements (inotify and similar).
+//! Registration of watched directories at the operating system (inotify and similar). `watch` decides which these are.
 
 use std::{
     collections::BTreeMap,

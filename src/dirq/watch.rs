@@ -1,5 +1,5 @@
-//! Decides when a stream scans its queue again: when a new element is reported, when a backoff ends, and after an
-//! interval, which covers everything else.
+//! Decides when a stream scans its queue again, and which of its directories are watched: when a new element is
+//! reported, when a backoff ends, and after an interval, which covers everything else.
 
 use std::{
     future::{Future, poll_fn},

@@ -1,5 +1,5 @@
 //! [`Window::Gcra`](super::Window::Gcra), the generic cell rate algorithm (ITU-T I.371): one instant represents the
-//! whole usage.
+//! whole usage, which is converted for another limit.
 //!
 //! A unit leaks in `per / quota`, which is seldom a whole number of nanoseconds, and less than one for a quota of many
 //! bytes. So times are exact: nanoseconds, and a fraction whose denominator is the quota.

@@ -1,4 +1,5 @@
-//! Waiting until a call passes. Only the head of a key's wait queue checks the limits; the others wait for its place.
+//! Loop of a call that waits until it passes, and when it gives up. Only the head of a key's wait queue checks the
+//! limits; the others wait for its place.
 
 use std::{
     hash::{BuildHasher, Hash},

@@ -1,4 +1,4 @@
-//! Waits for a permit: a waiter joins the queue of its key, checks its limits as its head, and passes its turn on.
+//! Wait queues of all keys: a waiter joins the queue of its key, becomes its head, and passes its turn on.
 //!
 //! 1. The head of a queue is the first waiter that has a slot. Only the head checks the limits, and announces when it
 //!    will check again. The waiters right behind it verify that it did; those farther back only do so rarely.

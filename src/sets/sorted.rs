@@ -1,5 +1,5 @@
-//! Sorted set with scores of any ordered type: [`Scores`] behind one lock. Members are hashed before the lock is taken,
-//! and removed members and scores are dropped after it is released.
+//! Sorted set with scores of any ordered type: [`Scores`] behind one lock, and how ranges of ranks are cut. Members are
+//! hashed before the lock is taken, and removed members and scores are dropped after it is released.
 
 use std::{
     fmt,

@@ -1,4 +1,4 @@
-//! Flights of loader methods: a caller joins the flight of its key, and then leads it or waits for it.
+//! Flights of loader methods: a caller joins the flight of its key, and leads it or waits until it has ended.
 
 use std::{
     hash::{BuildHasher, Hash},

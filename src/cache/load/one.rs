@@ -1,4 +1,5 @@
-//! Loader methods for one key: return its live value, or load it once for all concurrent callers.
+//! Loader methods for one key: the loop of a caller, and what it gets if the load failed, also with an error of another
+//! type.
 
 use std::{
     convert::Infallible,

@@ -1,4 +1,4 @@
-//! Weight above the limit whose eviction was deferred.
+//! Weight above the limit whose eviction was deferred, and the entries that must not be evicted for it.
 //!
 //! A write that exceeds the limit by very many entries evicts only a part of them and defers the rest, because eviction
 //! must not keep its worker for long: `make_room` has the limits. The deferred weight is evicted part by part: by the

@@ -1,4 +1,5 @@
-//! The event log: unread events, in one channel per set of subscribed causes.
+//! The event log: unread events, in one channel per set of subscribed causes, and which of the channels hold up which
+//! removals by the sweeper.
 
 use std::{
     mem::needs_drop,

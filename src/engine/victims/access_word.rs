@@ -1,10 +1,7 @@
-//! Access word: what the policy knows of an entry, in 16 bits. From the lowest: the gap before a hit that was not
-//! learnt from yet, the class, and the time of the last access. Zero for an empty bucket.
+//! Access word: what the policy knows of an entry, in 16 bits, and what an access changes of that. From the lowest: the
+//! gap before a hit that was not learnt from yet, the class, and the time of the last access. Zero for an empty bucket.
 //!
 //! Ages and gaps are logarithmic, with two steps per doubling.
-
-/// The clock advances by one when this fraction of the shard's entries has been inserted.
-pub(crate) const CLOCK_PARTS: usize = 16;
 
 pub(crate) const AGES: usize = 15;
 

@@ -1,6 +1,7 @@
-//! Clock of one shard: counts time in inserts.
+//! Clock of one shard: counts time in inserts, in units of a part of the shard's size.
 
-use super::access_word::CLOCK_PARTS;
+/// The clock advances by one when this fraction of the shard's entries has been inserted.
+const CLOCK_PARTS: usize = 16;
 
 #[derive(Default)]
 pub(crate) struct InsertClock {

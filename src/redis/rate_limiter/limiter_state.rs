@@ -25,11 +25,8 @@ use super::{
 };
 use crate::{
     engine::{coop, hasher::DefaultHasher},
-    rate_limit::{Limit, PerLimit, Standing, State, WaitSettings, Waiting, Window},
+    rate_limit::{Limit, MAX_KEY_BYTES, PerLimit, Standing, State, WaitSettings, Waiting, Window},
 };
-
-/// Maximum length of a key; a longer one is shortened to its beginning and a hash.
-const MAX_KEY_BYTES: usize = 256;
 
 /// Minimum time between two log messages about a failing server: every call may fail.
 const LOG_INTERVAL: Duration = Duration::from_secs(1);

@@ -1,5 +1,5 @@
 //! An entry on its way from the server to the caller. If it does not reach the caller, because the call or the claim
-//! was dropped, it is returned to the server.
+//! was dropped, it is returned to the server: tried again until the server answers.
 
 use std::{mem, sync::Arc, time::Duration};
 

@@ -1,4 +1,4 @@
-//! Ranks of entries that are compared for an eviction. The lowest is evicted first.
+//! Ranks of entries that are compared for an eviction, also of those that are worth the same. The lowest goes first.
 
 use std::array;
 

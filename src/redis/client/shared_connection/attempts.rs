@@ -1,4 +1,5 @@
-//! Attempts to connect: one at a time for all callers, and further ones in the background after a failed one.
+//! Attempts to connect: one at a time for all callers, for how long a failure answers further ones, and when the next
+//! attempt follows in the background.
 
 use std::{
     io,
