@@ -1,4 +1,4 @@
-//! The publisher: moves departures from the journal to the event log, and asks the log whether a sweep may go on.
+//! The publisher: moves departures from the journal to the event log, and asks the log whether a sweep may continue.
 
 use std::{sync::Arc, task::Waker, thread};
 

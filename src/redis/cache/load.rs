@@ -1,5 +1,5 @@
-//! One run of a loader: it writes the loaded value, or records the failure, and answers the caller and the waiters, also
-//! if the value could not be written.
+//! One run of a loader: it writes the loaded value, or records the failure, and answers the caller and the waiters,
+//! also if the value could not be written.
 
 use std::{fmt::Debug, sync::Arc};
 
