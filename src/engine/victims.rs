@@ -1,4 +1,4 @@
-//! Side tables of a shard that evicts: the eviction policy and the weights, by bucket.
+//! Side tables of a shard that evicts: the state of the eviction policy and the weights, by bucket.
 
 mod access_word;
 mod ghosts;

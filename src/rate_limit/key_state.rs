@@ -1,4 +1,5 @@
-//! Usage of one key, for all its limits, which are charged together or not at all.
+//! Usage of one key, for all its limits, which are charged together or not at all; and of several exceeded limits, the
+//! one that a denial names.
 
 use super::{
     algorithm::{Algorithm, Back, LimitParams, Remaining},

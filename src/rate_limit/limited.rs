@@ -1,5 +1,5 @@
-//! `Limited`, the denial of a check: the exceeded limits and the time to wait. Its HTTP response is in
-//! `axum/response.rs`.
+//! `Limited`, the denial of a check, as the caller sees it. `key_state` decides which of several limits it names. Its
+//! HTTP response is in `axum/response.rs`.
 
 use std::{fmt, num::NonZeroU32, time::Duration};
 

@@ -1,5 +1,5 @@
-//! The writer of a spool: moves events from a stream to the backlog, and from the backlog to the queue in batches, with
-//! pauses after failures.
+//! The writer of a spool: moves events from a stream to the backlog, without those that cannot be encoded, and from the
+//! backlog to the queue in batches, with pauses after failures.
 
 #[cfg(test)]
 mod tests;

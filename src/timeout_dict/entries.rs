@@ -1,4 +1,4 @@
-//! Entries of a timeout dictionary: a data structure without clock and lock.
+//! Entries of a timeout dictionary, without clock and lock; and what a new value or deadline does to a claim.
 //!
 //! 1. The slot of each entry is in `by_key`.
 //! 2. An entry with a deadline is in `deadlines` or, while it is leased, in `leases`, except if the lease never ends.

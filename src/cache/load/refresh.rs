@@ -1,4 +1,4 @@
-//! Loads of keys that have a value: the run of refreshes in the background, which `look_up` decides on, and
+//! Loads of keys that have a value: the run of refreshes in the background, what waiters get if one fails, and
 //! [`Cache::refresh_with`].
 
 use std::{

@@ -1,4 +1,5 @@
-//! Making room: the only door by which a write frees space in a store that evicts. It does so at five moments:
+//! Making room: the only door by which a write frees space in a store that evicts, and the values that are refused
+//! instead, because they are too heavy or have already expired. It frees space at five moments:
 //!
 //! | moment | function | removed entries |
 //! | --- | --- | --- |

@@ -1,4 +1,4 @@
-//! Leases: claiming entries, and the end of claims and leases.
+//! Leases: claiming entries, and the end of claims by their holders and of leases by time.
 
 use std::time::Duration;
 
