@@ -1,6 +1,8 @@
 //! Hit ratios of several caches: `cargo bench --bench hit_ratio` writes docs/hit-ratio.md and its picture.
 //!
-//! The results do not depend on the machine. Caches with a random hash seed vary by a tenth of a percentage point.
+//! The results do not depend on the machine. Caches with a random hash seed vary: most cells by a tenth of a percentage
+//! point, a few by more than one.
+//!
 //! `cargo bench --bench hit_ratio -- scans` only runs the whole grid of scans, and prints it.
 //! `FLEETING_QUICK=1` uses the beginning of each trace, and writes nothing. `FLEETING_TRACES` is the directory of the
 //! public traces.
