@@ -1,7 +1,8 @@
 //! The directory of a queue: operations of both kinds on it and on the directories of elements in it.
 //!
 //! The queue's directory is stored as a path and not as an open directory: if it is moved away and created again, the
-//! next call uses the new one. Therefore each call begins with an [`Opener`].
+//! next call uses the new one. Therefore each call begins with an [`Opener`]. Only opening a queue and adding to it
+//! create that directory.
 
 mod options;
 mod sync;
@@ -241,22 +242,46 @@ impl Root {
         self.opener().open(directory)
     }
 
-    /// Opens a subdirectory of the queue that is not a directory of elements. Creates it if needed.
+    /// Opens a subdirectory of the queue that is not a directory of elements. Creates it if needed, but not the queue's
+    /// own directory: if that is away, it could not be moved or mounted back.
     pub(super) fn open_or_make<'a>(
         &'a self,
         opener: &mut Opener<'a>,
         name: &str,
     ) -> Result<Arc<Dir>, Error> {
+        self.open_or(opener, name, |path| match make_dir(path, self.umask) {
+            Ok(()) | Err(Errno::EXIST) => Ok(()),
+            Err(error) => Err(Error::io("create", path, error)),
+        })
+    }
+
+    /// Same as [`open_or_make`](Self::open_or_make), but also creates the queue's directory and its parents, as an add
+    /// does.
+    pub(super) fn open_or_make_all<'a>(
+        &'a self,
+        opener: &mut Opener<'a>,
+        name: &str,
+    ) -> Result<Arc<Dir>, Error> {
+        self.open_or(opener, name, |path| make_all(path, self.umask))
+    }
+
+    fn open_or<'a>(
+        &'a self,
+        opener: &mut Opener<'a>,
+        name: &str,
+        make: impl Fn(&Path) -> Result<(), Error>,
+    ) -> Result<Arc<Dir>, Error> {
+        let path = self.path.join(name);
         let mut retries = RetryBudget::of("create");
         loop {
             if let Some(dir) = opener.open_named(name)? {
                 return Ok(dir);
             }
             // It does not exist yet, or another process removed it.
-            self.make_named(name)?;
+            make(&path)?;
             // Creating the directory has changed the queue's, so the generation of the old opener is outdated.
             *opener = self.opener();
-            retries.spend(|| self.path.join(name))?;
+            retries.spend(|| path.clone())?;
         }
     }
 

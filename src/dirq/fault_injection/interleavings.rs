@@ -255,3 +255,69 @@ async fn purge_changes_no_element_that_its_writer_publishes_concurrently() {
         assert!(published > 0 && lost > 0, "{config:?}: {published} published, {lost} not");
     }
 }
+
+/// As while a file system is unmounted lazily.
+#[tokio::test]
+async fn nothing_is_created_if_the_queue_is_moved_away_concurrently() {
+    type Step = fn(&Process);
+    let steps: [(&str, Step); 8] = [
+        ("lock", |process| either!(process, queue => drop(in_place(queue.locked().next())))),
+        ("ack", |process| end_of_next(process, "ack")),
+        ("unlock", |process| end_of_next(process, "unlock")),
+        ("fail", |process| end_of_next(process, "fail")),
+        ("release", |process| end_of_next(process, "release")),
+        ("retry_in", |process| end_of_next(process, "retry_in")),
+        ("dequeue", |process| {
+            process.names().first().map(|name| process.dequeue(name).ok());
+        }),
+        ("purge", |process| drop(process.purge())),
+    ];
+    for (what, step) in steps {
+        for config in Config::all().filter(|config| !config.sync && config.renames) {
+            for call_number in 1.. {
+                let temp_dir = temp_dir();
+                let (path, moved) =
+                    (temp_dir.path().join("mount/queue"), temp_dir.path().join("moved"));
+                let process = Process::start(&path, config);
+                process.add("x").expect("no fault is injected");
+                if config.normal {
+                    // The remains of a writer that crashed, which a purge moves to `obsolete`.
+                    fs::create_dir(path.join("temporary/00000000000001")).expect("it is free");
+                    make_stale(&path);
+                }
+                let parent = temp_dir.path().join("mount");
+                let mut calls = 0;
+                let plan = {
+                    let (parent, moved) = (parent.clone(), moved.clone());
+                    move |what: &'static str| {
+                        calls += 1;
+                        if calls == call_number {
+                            fs::rename(&parent, &moved).expect("the queue exists");
+                        }
+                        config.default_fault(what)
+                    }
+                };
+                with_plan(plan, || step(&process));
+                if !moved.exists() {
+                    break;
+                }
+                let context = format!("{what}, {config:?}, moved before the {call_number}. call");
+                assert!(!parent.exists(), "{context}: created {:?}", tree(&parent));
+            }
+        }
+    }
+}
+
+/// Locks the next element and ends the lock, if it can be locked.
+fn end_of_next(process: &Process, how: &str) {
+    either!(process, queue => {
+        let Some(Ok(job)) = in_place(queue.locked().next()) else { return };
+        let _ = match how {
+            "ack" => in_place(job.ack()),
+            "unlock" => in_place(job.unlock()),
+            "fail" => in_place(job.fail("x")),
+            "release" => in_place(job.release()),
+            _ => in_place(job.retry_in(Duration::ZERO)),
+        };
+    });
+}
