@@ -99,13 +99,16 @@ impl Root {
     /// Returns the error of a call that needs a lock: that the queue's own directory is away, in place of
     /// [`Error::NotLocked`], if all of its locks are away with it. Its file system may be mounted again.
     pub(super) fn not_locked_or_away(&self, error: Error) -> Error {
-        match (error, stat(&self.path)) {
+        if !matches!(error, Error::NotLocked { .. }) {
+            return error;
+        }
+        match stat(&self.path) {
             // Under a mount point, there is a directory of another device.
-            (Error::NotLocked { .. }, Ok(found)) if file_id(&found).0 != self.id.0 => {
+            Ok(found) if file_id(&found).0 != self.id.0 => {
                 Error::io("open", &self.path, Errno::NOENT)
             }
-            (Error::NotLocked { .. }, Err(errno)) => Error::io("open", &self.path, errno),
-            (error, _) => error,
+            Ok(_) => error,
+            Err(errno) => Error::io("open", &self.path, errno),
         }
     }
 

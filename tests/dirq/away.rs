@@ -1,13 +1,17 @@
 //! The directory of a queue is away while an element is locked, as while its file system is unmounted: nothing is
-//! created in its place.
+//! created in its place, and a worker does not conclude that it has lost its lock.
 
-use std::{fs, path::PathBuf, time::Duration};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use fleeting::dirq::{DirQueueBuilder, Element, Error, Lock, Queue, QueueSimple};
 use tempfile::TempDir;
 
 use super::tempdir;
-use crate::directory::{all, name, tree};
+use crate::directory::{all, kind, name, tree};
 
 /// The ends of a lock.
 const ENDS: [&str; 7] = ["ack", "ack_all", "unlock", "fail", "release", "retry_in", "drop"];
@@ -40,6 +44,13 @@ fn with_retries<S>(builder: DirQueueBuilder<S>, delivery: &str) -> DirQueueBuild
         "dead letter" => builder.max_attempts(1),
         _ => builder,
     }
+}
+
+/// Asserts that an error is that of the directory of the queue.
+fn assert_away(result: Result<(), Error>, queue: &Path, context: &str) {
+    let error = result.expect_err(context);
+    assert_eq!(kind(&error), Some(std::io::ErrorKind::NotFound), "{context}: {error:?}");
+    assert!(matches!(&error, Error::Io { path, .. } if path == queue), "{context}: {error:?}");
 }
 
 /// A directory that contains another one with the queue, which can be moved away.
@@ -92,8 +103,9 @@ macro_rules! lock_can_end {
             };
             let before = tree(&place.queue());
             place.move_away();
-            let ended = end(how, job).await;
-            assert!(ended.is_none_or(|ended| ended.is_err()), "{context}");
+            if let Some(ended) = end(how, job).await {
+                assert_away(ended, queue.path(), &context);
+            }
             // Later calls of this process find a drop done.
             assert_eq!(queue.count().await.unwrap(), 0, "{context}");
             place.move_back(&context);
@@ -133,6 +145,33 @@ async fn end_of_a_lock_creates_nothing_in_an_empty_directory_in_place_of_the_que
 }
 
 #[tokio::test]
+async fn methods_for_a_locked_element_report_that_the_directory_of_the_queue_is_away() {
+    let place = Place::new();
+    let simple = QueueSimple::open(place.queue()).await.unwrap();
+    let added = simple.add("x").await.unwrap();
+    assert!(simple.lock(&added).await.unwrap());
+    place.move_away();
+    assert_away(simple.unlock(&added).await, simple.path(), "unlock");
+    assert_away(simple.remove(&added).await, simple.path(), "remove");
+    assert_away(simple.get(&added).await.map(drop), simple.path(), "get");
+    assert_away(simple.get_path(&added).await.map(drop), simple.path(), "get_path");
+    place.move_back("simple");
+    simple.remove(&added).await.unwrap();
+
+    let place = Place::new();
+    let schema = "body:string".parse().unwrap();
+    let normal = Queue::builder(place.queue()).schema(schema).open().await.unwrap();
+    let added = normal.add(Element::new().with("body", "x")).await.unwrap();
+    assert!(normal.lock(&added).await.unwrap());
+    place.move_away();
+    assert_away(normal.unlock(&added).await, normal.path(), "unlock");
+    assert_away(normal.remove(&added).await, normal.path(), "remove");
+    assert_away(normal.get(&added).await.map(drop), normal.path(), "get");
+    place.move_back("normal");
+    normal.remove(&added).await.unwrap();
+}
+
+#[tokio::test]
 async fn missing_element_of_a_present_queue_is_not_locked() {
     for delivery in ["first", "counted"] {
         for how in ENDS {
@@ -157,4 +196,30 @@ async fn missing_element_of_a_present_queue_is_not_locked() {
     let queue = QueueSimple::open(place.queue()).await.unwrap();
     let unlocked = queue.unlock(&name("00000001/00000000000001")).await;
     assert!(matches!(unlocked, Err(Error::NotLocked { .. })), "{unlocked:?}");
+}
+
+/// The queue is in the top directory of its disk, so that its path leads to the mount point.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn nothing_is_created_at_the_mount_point_of_an_unmounted_disk() {
+    // Once is enough: the disk is the same in both runs.
+    for delivery in ["first", "counted"].into_iter().filter(|_| !super::IN_MEMORY) {
+        let Some(disk) = crate::disk::Disk::mount(8 << 20) else { return };
+        let builder = with_retries(QueueSimple::builder(disk.path()), delivery);
+        let queue = builder.open().await.unwrap();
+        queue.add_many(ENDS).await.unwrap();
+        let mut jobs = queue.locked();
+        let mut locked = Vec::new();
+        for how in ENDS {
+            locked.push((how, jobs.next().await.unwrap().unwrap()));
+        }
+        disk.unmount();
+        for (how, job) in locked {
+            if let Some(ended) = end(how, job).await {
+                assert_away(ended, queue.path(), how);
+            }
+        }
+        assert_eq!(queue.count().await.unwrap(), 0, "{delivery}");
+        assert_eq!(tree(&disk.path()), Vec::<String>::new(), "{delivery}");
+    }
 }
