@@ -293,9 +293,8 @@ impl<P: Protocol> DirQueue<P> {
     ///
     /// [`Error::NotLocked`], [`Error::InvalidName`], [`Error::TooLarge`], [`Error::Io`], also if the directory of the
     /// queue is away, and [`Error::Foreign`] if the element or one of its files is not a regular file or directory as
-    /// the format requires. For a
-    /// [`Queue`](super::Queue) also [`Error::NoSchema`], and [`Error::MissingFile`], [`Error::NotUtf8`] and
-    /// [`Error::InvalidTable`] if the element does not match the schema.
+    /// the format requires. For a [`Queue`](super::Queue) also [`Error::NoSchema`], and [`Error::MissingFile`],
+    /// [`Error::NotUtf8`] and [`Error::InvalidTable`] if the element does not match the schema.
     pub async fn get(&self, name: &Name) -> Result<P::Payload, Error> {
         self.reads("read", name, P::get).await
     }

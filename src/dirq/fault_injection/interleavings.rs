@@ -321,3 +321,75 @@ fn end_of_next(process: &Process, how: &str) {
         };
     });
 }
+
+/// A purge has removed the lock of a slow worker, which removes the element while another worker locks and reads it.
+#[tokio::test]
+async fn element_that_is_removed_while_it_is_locked_is_skipped() {
+    let read_whole = Rc::new(RefCell::new(0));
+    for what in ["locked", "take_dead", "get_element", "dequeue", "get"] {
+        let read_whole = read_whole.clone();
+        for_each_interleaving_with(
+            |process, name| {
+                if what == "take_dead" {
+                    let retries = process.path().join("retries");
+                    let record = name.to_string().replace('/', "-");
+                    // A counting queue has created the directory already.
+                    fs::create_dir_all(&retries).expect("the queue exists");
+                    std::os::unix::fs::symlink("3 dead", retries.join(record)).expect("it is free");
+                }
+                if what == "get" {
+                    assert!(process.lock(name).expect("no fault is injected"));
+                }
+            },
+            |process, name, context| {
+                let context = format!("{what}, {context}");
+                let len = if matches!(process, Process::Normal(_)) { 4 } else { 3 };
+                either!(process, queue => {
+                    let taken = match what {
+                        "locked" => in_place(queue.locked().next()).transpose(),
+                        "take_dead" => in_place(queue.take_dead(1)).map(|mut jobs| jobs.pop()),
+                        _ => Ok(None),
+                    };
+                    let job = taken.unwrap_or_else(|error| panic!("{context}: {error:?}"));
+                    if let Some(job) = job {
+                        *read_whole.borrow_mut() += 1;
+                        assert_eq!(queue.protocol.len_of(job.value()), len, "{context}");
+                        // If it fails, it changes nothing.
+                        let _ = in_place(job.ack());
+                    } else if what == "locked" {
+                        let records = tree(&process.path().join("retries"));
+                        let mut records = records.iter().filter(|path| path.is_symlink());
+                        assert_eq!(records.next(), None, "{context}: a failure was counted");
+                    }
+                    let read = match what {
+                        "get_element" => in_place(queue.get_element(name)),
+                        "dequeue" => in_place(queue.dequeue(name)),
+                        "get" => in_place(queue.get(name)).map(Some),
+                        _ => Ok(None),
+                    };
+                    match read {
+                        Ok(Some(read)) => {
+                            *read_whole.borrow_mut() += 1;
+                            assert_eq!(queue.protocol.len_of(&read), len, "{context}");
+                        }
+                        Ok(None) => {}
+                        // The element was read, and its lock was lost before it could be released.
+                        Err(Error::NotLocked { .. }) if what.starts_with("get") => {}
+                        Err(error) => panic!("{context}: {error:?}"),
+                    }
+                });
+            },
+            |process, name| match process.remove(name) {
+                // The other worker has not locked it yet, or has removed it.
+                Err(Error::NotLocked { .. }) => drop(process.dequeue(name)),
+                removed => removed.expect("no fault is injected"),
+            },
+            |process, _, context| {
+                if what != "get_element" && what != "get" {
+                    assert_eq!(process.names(), [], "{what}, {context}");
+                }
+            },
+        );
+    }
+    assert!(*read_whole.borrow() > 0);
+}
