@@ -65,6 +65,10 @@
 //!   of the queue first.
 //! - **Removals on the lower layer of an overlay** (files of a container's image) delete an element of a [`Queue`] file
 //!   by file. If the process is killed in between, an incomplete element stays.
+//! - **No check that a disk is mounted.** An add creates a missing queue directory with all its parents, as Python's
+//!   does, even with [`sync`](QueueSimpleBuilder::sync): while the disk is not mounted, elements are added to the disk
+//!   below, with success. A subdirectory of the mount point does not prevent this. Check the mount when your service
+//!   starts, or mount the disk over a directory in which the service may not create anything.
 //! - **No access control of its own.** The permissions of the files decide ([`umask`](QueueSimpleBuilder::umask)).
 //!
 //! # Retries and dead letters

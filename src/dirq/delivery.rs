@@ -62,6 +62,8 @@ impl Delivery {
         };
         let records = match Records::open_or_make(root) {
             Ok(records) => records,
+            // The directory of the queue is away, and with it the record.
+            Err(error) if error.is_missing() => return Err(error),
             Err(error) => match open_unless_foreign(root)? {
                 Some(_) => return Err(error),
                 None => {
@@ -158,7 +160,8 @@ impl Delivery {
         if next == self.record() && reason.is_none() {
             return self.check(root, name).map(|()| None);
         }
-        let records = Records::open_or_make(root)?;
+        // If the element is missing, unlocking it reports that.
+        let Some(records) = Records::open_or_make_for(root, name)? else { return Ok(None) };
         if !self.has_record(root, &records, name)? {
             // All records were deleted, in order to forget them.
             return Ok(None);

@@ -182,10 +182,13 @@ impl<T: Send + 'static> Lock<T> {
     /// # Errors
     ///
     /// [`Error::NotLocked`] if a purge removed the lock, [`Error::Foreign`] if another program has put something into
-    /// the element, and [`Error::Io`]. The element may then be delivered again. In memory and on a local disk (see
-    /// [*Cost*](super#cost)), only one ack succeeds, even if a purge has let another worker lock the element. If the
-    /// process or the system is short of file descriptors or memory, the removal is tried again for a second before it
-    /// fails.
+    /// the element, and [`Error::Io`]. The element may then be delivered again: it is unlocked if the lock is still
+    /// yours, except if the directory of the queue is away ([`Error::Io`] with its path). Then it stays locked when the
+    /// directory is back, until a purge removes the lock.
+    ///
+    /// In memory and on a local disk (see [*Cost*](super#cost)), only one ack succeeds, even if a purge has let another
+    /// worker lock the element. If the process or the system is short of file descriptors or memory, the removal is
+    /// tried again for a second before it fails.
     ///
     /// # Cancel safety
     ///
@@ -263,7 +266,9 @@ impl<T: Send + 'static> Lock<T> {
     ///
     /// # Errors
     ///
-    /// [`Error::NotLocked`] if a purge removed the lock, and [`Error::Io`].
+    /// [`Error::NotLocked`] if a purge removed the lock, and [`Error::Io`]. If the directory of the queue is away
+    /// ([`Error::Io`] with its path), the element stays locked when the directory is back, until a purge removes the
+    /// lock.
     ///
     /// # Cancel safety
     ///
@@ -301,7 +306,8 @@ impl<T: Send + 'static> Lock<T> {
     /// # Errors
     ///
     /// [`Error::NotLocked`] if a purge removed the lock, and [`Error::Io`], for instance if the disk is full. The lock
-    /// is released nevertheless, and the failure or its reason may not be recorded.
+    /// is released nevertheless, except as for [`unlock`](Self::unlock) if the directory of the queue is away. The
+    /// failure or its reason may not be recorded.
     ///
     /// # Cancel safety
     ///
@@ -348,8 +354,9 @@ impl<T: Send + 'static> Lock<T> {
     ///
     /// # Errors
     ///
-    /// [`Error::NotLocked`] if a purge removed the lock, and [`Error::Io`]. The lock is released nevertheless, and the
-    /// delivery may count as a failed attempt.
+    /// [`Error::NotLocked`] if a purge removed the lock, and [`Error::Io`]. The lock is released nevertheless, except
+    /// as for [`unlock`](Self::unlock) if the directory of the queue is away. The delivery may count as a failed
+    /// attempt.
     ///
     /// # Cancel safety
     ///
@@ -389,7 +396,8 @@ impl<T: Send + 'static> Lock<T> {
     /// # Errors
     ///
     /// [`Error::NotLocked`] if a purge removed the lock, and [`Error::Io`], for instance if the disk is full. The lock
-    /// is released nevertheless, and the element may be delivered before `delay` has passed.
+    /// is released nevertheless, except as for [`unlock`](Self::unlock) if the directory of the queue is away. The
+    /// element may be delivered before `delay` has passed.
     ///
     /// # Cancel safety
     ///

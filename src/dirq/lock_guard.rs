@@ -31,7 +31,7 @@ pub(super) struct LockGuard<P: Protocol + ?Sized> {
 /// The result of an attempt to remove an element, or to release its lock.
 pub(super) enum Ended<P: Protocol + ?Sized> {
     Done,
-    /// The lock was released, or is another process's.
+    /// The lock was released, is another process's, or is away with the queue.
     Failed(Error),
     /// The element is still locked, and another attempt may succeed.
     TryAgain(LockGuard<P>, Error),
@@ -104,8 +104,9 @@ impl<P: Protocol + ?Sized> LockGuard<P> {
                 self.keep();
                 Ended::Done
             }
-            // The lock is another process's.
+            // The lock is another process's, or away with the queue.
             Err(error @ Error::NotLocked { .. }) => {
+                let error = self.queue.root().not_locked_or_away(error);
                 self.keep();
                 Ended::Failed(error)
             }
@@ -138,7 +139,7 @@ impl<P: Protocol + ?Sized> LockGuard<P> {
         match self.unlock_once(outcome) {
             Ok(()) => Ended::Done,
             Err(error) if self.name != Name::NULL => Ended::TryAgain(self, error),
-            Err(error) => Ended::Failed(error),
+            Err(error) => Ended::Failed(self.queue.root().not_locked_or_away(error)),
         }
     }
 

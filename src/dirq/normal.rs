@@ -127,6 +127,9 @@ impl DirQueue<Normal> {
     /// Other processes see the element completely or not at all. Its name sorts after all names that this handle and
     /// its clones assigned before. Elements of several processes are ordered by the clocks of these processes.
     ///
+    /// If the directory of the queue is missing, it is created again, even if only its disk is not mounted: check the
+    /// mount when your service starts ([*Limits*](super#limits)).
+    ///
     /// # Errors
     ///
     /// [`Error::NoSchema`]; [`Error::UnexpectedField`], [`Error::MissingField`] and [`Error::WrongType`] if the element

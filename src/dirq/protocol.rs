@@ -44,8 +44,8 @@ pub trait Protocol: Send + Sync + 'static {
     /// Locks an element. Returns false if it is already locked or missing.
     fn lock(&self, name: &Name) -> Result<bool, Error>;
 
-    /// Locks an element and reads it. Returns `None` if it cannot be locked. If it can be locked and not read, the
-    /// inner result is an error, and the element stays locked.
+    /// Locks an element and reads it. Returns `None` if it cannot be locked, or is removed while it is read. If it can
+    /// be locked and not read, the inner result is an error, and the element stays locked.
     fn take(
         &self,
         opener: &Opener<'_>,
@@ -53,8 +53,8 @@ pub trait Protocol: Send + Sync + 'static {
         limit: u64,
     ) -> Result<Option<Result<Self::Payload, Error>>, Error>;
 
-    /// Locks an element, reads it and removes it. Returns `None` if it cannot be locked. If a later step fails, the
-    /// lock is released.
+    /// Locks an element, reads it and removes it. Returns `None` if it cannot be locked, or if another worker removes
+    /// it first. If a later step fails, the lock is released.
     fn dequeue(&self, name: &Name, limit: u64) -> Result<Option<Self::Payload>, Error>;
 
     fn unlock(&self, name: &Name) -> Result<(), Error>;

@@ -267,7 +267,8 @@ impl<P: Protocol> DirQueue<P> {
     ///
     /// # Errors
     ///
-    /// [`Error::NotLocked`], also if the element is missing; [`Error::InvalidName`] and [`Error::Io`].
+    /// [`Error::NotLocked`], also if the element is missing; [`Error::InvalidName`]; and [`Error::Io`], also if the
+    /// directory of the queue is away.
     pub async fn unlock(&self, name: &Name) -> Result<(), Error> {
         self.on("unlock", name, |queue, name| queue.unlock(name)).await
     }
@@ -290,10 +291,10 @@ impl<P: Protocol> DirQueue<P> {
     ///
     /// # Errors
     ///
-    /// [`Error::NotLocked`], [`Error::InvalidName`], [`Error::TooLarge`], [`Error::Io`], and [`Error::Foreign`] if the
-    /// element or one of its files is not a regular file or directory as the format requires. For a
-    /// [`Queue`](super::Queue) also [`Error::NoSchema`], and [`Error::MissingFile`], [`Error::NotUtf8`] and
-    /// [`Error::InvalidTable`] if the element does not match the schema.
+    /// [`Error::NotLocked`], [`Error::InvalidName`], [`Error::TooLarge`], [`Error::Io`], also if the directory of the
+    /// queue is away, and [`Error::Foreign`] if the element or one of its files is not a regular file or directory as
+    /// the format requires. For a [`Queue`](super::Queue) also [`Error::NoSchema`], and [`Error::MissingFile`],
+    /// [`Error::NotUtf8`] and [`Error::InvalidTable`] if the element does not match the schema.
     pub async fn get(&self, name: &Name) -> Result<P::Payload, Error> {
         self.reads("read", name, P::get).await
     }
@@ -407,9 +408,9 @@ impl<P: Protocol> DirQueue<P> {
     ///
     /// # Errors
     ///
-    /// [`Error::NotLocked`], [`Error::InvalidName`] and [`Error::Io`]. For a [`Queue`](super::Queue), also
-    /// [`Error::Foreign`] if the element contains a file whose name is not a valid field name. After an error, the
-    /// element stays and remains locked.
+    /// [`Error::NotLocked`], [`Error::InvalidName`], and [`Error::Io`], also if the directory of the queue is away. For
+    /// a [`Queue`](super::Queue), also [`Error::Foreign`] if the element contains a file whose name is not a valid
+    /// field name. After an error, the element stays and remains locked.
     pub async fn remove(&self, name: &Name) -> Result<(), Error> {
         let removed = |queue: &P| queue.root().shared.metrics.removed();
         self.on("remove", name, move |queue, name| queue.remove(name).map(|()| removed(queue)))
@@ -599,7 +600,10 @@ impl<P: Protocol> DirQueue<P> {
     ) -> Result<T, Error> {
         let name = *name;
         name.check()?;
-        run_read(operation, &self.protocol, move |queue, limit| work(queue, &name, limit)).await
+        run_read(operation, &self.protocol, move |queue, limit| {
+            work(queue, &name, limit).map_err(|error| queue.root().not_locked_or_away(error))
+        })
+        .await
     }
 
     /// Runs work that concerns one element.
@@ -611,7 +615,10 @@ impl<P: Protocol> DirQueue<P> {
     ) -> Result<T, Error> {
         let name = *name;
         name.check()?;
-        run(operation, Work::Short, &self.protocol, move |queue| work(queue, &name)).await
+        run(operation, Work::Short, &self.protocol, move |queue| {
+            work(queue, &name).map_err(|error| queue.root().not_locked_or_away(error))
+        })
+        .await
     }
 }
 

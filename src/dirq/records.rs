@@ -59,10 +59,19 @@ impl Records {
         Ok(Some(Self { dir, dead, umask: root.umask }))
     }
 
+    /// Same as [`open_or_make`](Self::open_or_make), but returns `None` if the directories would have to be created for
+    /// an element that is missing. The directory of the queue may be away, and another one may be in its place.
+    pub(super) fn open_or_make_for(root: &Root, name: &Name) -> Result<Option<Self>, Error> {
+        match Self::open_both(root)? {
+            Some(records) => Ok(Some(records)),
+            None if element_exists(root, name)? => Self::open_or_make(root).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Returns an error that [is missing](Error::is_missing) if the directory of the queue is away.
     pub(super) fn open_or_make(root: &Root) -> Result<Self, Error> {
-        if let Some(records) = Self::open(root)?
-            && records.dead.is_some()
-        {
+        if let Some(records) = Self::open_both(root)? {
             return Ok(records);
         }
         let dir = root.open_or_make(&mut root.opener(), Self::DIRECTORY)?;
@@ -73,6 +82,11 @@ impl Records {
             Err(_) => None,
         };
         Ok(Self { dir, dead, umask: root.umask })
+    }
+
+    /// Returns `None` if one of the directories does not exist.
+    fn open_both(root: &Root) -> Result<Option<Self>, Error> {
+        Ok(Self::open(root)?.filter(|records| records.dead.is_some()))
     }
 
     /// Returns all records, in the order of their elements' names. Reads each record on demand, so that a caller that

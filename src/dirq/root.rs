@@ -1,7 +1,8 @@
 //! The directory of a queue: operations of both kinds on it and on the directories of elements in it.
 //!
 //! The queue's directory is stored as a path and not as an open directory: if it is moved away and created again, the
-//! next call uses the new one. Therefore each call begins with an [`Opener`].
+//! next call uses the new one. Therefore each call begins with an [`Opener`]. Only opening a queue and adding to it
+//! create that directory.
 
 mod options;
 mod sync;
@@ -98,13 +99,16 @@ impl Root {
     /// Returns the error of a call that needs a lock: that the queue's own directory is away, in place of
     /// [`Error::NotLocked`], if all of its locks are away with it. Its file system may be mounted again.
     pub(super) fn not_locked_or_away(&self, error: Error) -> Error {
-        match (error, stat(&self.path)) {
+        if !matches!(error, Error::NotLocked { .. }) {
+            return error;
+        }
+        match stat(&self.path) {
             // Under a mount point, there is a directory of another device.
-            (Error::NotLocked { .. }, Ok(found)) if file_id(&found).0 != self.id.0 => {
+            Ok(found) if file_id(&found).0 != self.id.0 => {
                 Error::io("open", &self.path, Errno::NOENT)
             }
-            (Error::NotLocked { .. }, Err(errno)) => Error::io("open", &self.path, errno),
-            (error, _) => error,
+            Ok(_) => error,
+            Err(errno) => Error::io("open", &self.path, errno),
         }
     }
 
@@ -241,22 +245,46 @@ impl Root {
         self.opener().open(directory)
     }
 
-    /// Opens a subdirectory of the queue that is not a directory of elements. Creates it if needed.
+    /// Opens a subdirectory of the queue that is not a directory of elements. Creates it if needed, but not the queue's
+    /// own directory: if that is away, it could not be moved or mounted back.
     pub(super) fn open_or_make<'a>(
         &'a self,
         opener: &mut Opener<'a>,
         name: &str,
     ) -> Result<Arc<Dir>, Error> {
+        self.open_or(opener, name, |path| match make_dir(path, self.umask) {
+            Ok(()) | Err(Errno::EXIST) => Ok(()),
+            Err(error) => Err(Error::io("create", path, error)),
+        })
+    }
+
+    /// Same as [`open_or_make`](Self::open_or_make), but also creates the queue's directory and its parents, as an add
+    /// does.
+    pub(super) fn open_or_make_all<'a>(
+        &'a self,
+        opener: &mut Opener<'a>,
+        name: &str,
+    ) -> Result<Arc<Dir>, Error> {
+        self.open_or(opener, name, |path| make_all(path, self.umask))
+    }
+
+    fn open_or<'a>(
+        &'a self,
+        opener: &mut Opener<'a>,
+        name: &str,
+        make: impl Fn(&Path) -> Result<(), Error>,
+    ) -> Result<Arc<Dir>, Error> {
+        let path = self.path.join(name);
         let mut retries = RetryBudget::of("create");
         loop {
             if let Some(dir) = opener.open_named(name)? {
                 return Ok(dir);
             }
             // It does not exist yet, or another process removed it.
-            self.make_named(name)?;
+            make(&path)?;
             // Creating the directory has changed the queue's, so the generation of the old opener is outdated.
             *opener = self.opener();
-            retries.spend(|| self.path.join(name))?;
+            retries.spend(|| path.clone())?;
         }
     }
 

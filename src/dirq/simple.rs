@@ -117,6 +117,9 @@ impl DirQueue<Simple> {
     /// Other processes see the element completely or not at all. Its name sorts after all names that this handle and
     /// its clones assigned before. Elements of several processes are ordered by the clocks of these processes.
     ///
+    /// If the directory of the queue is missing, it is created again, even if only its disk is not mounted: check the
+    /// mount when your service starts ([*Limits*](super#limits)).
+    ///
     /// # Errors
     ///
     /// [`Error::TooLarge`], [`Error::Full`], and [`Error::Io`], for instance if the disk is full: nothing is left

@@ -44,6 +44,11 @@ impl Disk {
         self.dir.path().join("mounted")
     }
 
+    /// Unmounts the disk, even while a queue keeps directories of it open.
+    pub(crate) fn unmount(&self) {
+        assert!(run("umount", &["-l"], &self.path()));
+    }
+
     /// Freezes the disk until the returned value is dropped, or for [`patience`]: a test that waits for the disk must
     /// fail and not hang.
     pub(crate) fn freeze(&self) -> Frozen {

@@ -39,6 +39,7 @@ static WATCHES: tokio::sync::RwLock<()> = tokio::sync::RwLock::const_new(());
 /// On a disk, where calls run on other threads.
 #[path = "."]
 mod on_disk {
+    mod away;
     mod bound;
     mod cancellation;
     mod dead_letters;
@@ -62,6 +63,7 @@ mod on_disk {
 #[cfg(target_os = "linux")]
 #[path = "."]
 mod in_memory {
+    mod away;
     mod bound;
     mod cancellation;
     mod dead_letters;

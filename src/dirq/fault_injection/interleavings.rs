@@ -255,3 +255,141 @@ async fn purge_changes_no_element_that_its_writer_publishes_concurrently() {
         assert!(published > 0 && lost > 0, "{config:?}: {published} published, {lost} not");
     }
 }
+
+/// As while a file system is unmounted lazily.
+#[tokio::test]
+async fn nothing_is_created_if_the_queue_is_moved_away_concurrently() {
+    type Step = fn(&Process);
+    let steps: [(&str, Step); 8] = [
+        ("lock", |process| either!(process, queue => drop(in_place(queue.locked().next())))),
+        ("ack", |process| end_of_next(process, "ack")),
+        ("unlock", |process| end_of_next(process, "unlock")),
+        ("fail", |process| end_of_next(process, "fail")),
+        ("release", |process| end_of_next(process, "release")),
+        ("retry_in", |process| end_of_next(process, "retry_in")),
+        ("dequeue", |process| {
+            process.names().first().map(|name| process.dequeue(name).ok());
+        }),
+        ("purge", |process| drop(process.purge())),
+    ];
+    for (what, step) in steps {
+        for config in Config::all().filter(|config| !config.sync && config.renames) {
+            for call_number in 1.. {
+                let temp_dir = temp_dir();
+                let (path, moved) =
+                    (temp_dir.path().join("mount/queue"), temp_dir.path().join("moved"));
+                let process = Process::start(&path, config);
+                process.add("x").expect("no fault is injected");
+                if config.normal {
+                    // The remains of a writer that crashed, which a purge moves to `obsolete`.
+                    fs::create_dir(path.join("temporary/00000000000001")).expect("it is free");
+                    make_stale(&path);
+                }
+                let parent = temp_dir.path().join("mount");
+                let mut calls = 0;
+                let plan = {
+                    let (parent, moved) = (parent.clone(), moved.clone());
+                    move |what: &'static str| {
+                        calls += 1;
+                        if calls == call_number {
+                            fs::rename(&parent, &moved).expect("the queue exists");
+                        }
+                        config.default_fault(what)
+                    }
+                };
+                with_plan(plan, || step(&process));
+                if !moved.exists() {
+                    break;
+                }
+                let context = format!("{what}, {config:?}, moved before the {call_number}. call");
+                assert!(!parent.exists(), "{context}: created {:?}", tree(&parent));
+            }
+        }
+    }
+}
+
+/// Locks the next element and ends the lock, if it can be locked.
+fn end_of_next(process: &Process, how: &str) {
+    either!(process, queue => {
+        let Some(Ok(job)) = in_place(queue.locked().next()) else { return };
+        let _ = match how {
+            "ack" => in_place(job.ack()),
+            "unlock" => in_place(job.unlock()),
+            "fail" => in_place(job.fail("x")),
+            "release" => in_place(job.release()),
+            _ => in_place(job.retry_in(Duration::ZERO)),
+        };
+    });
+}
+
+/// A purge has removed the lock of a slow worker, which removes the element while another worker locks and reads it.
+#[tokio::test]
+async fn element_that_is_removed_while_it_is_locked_is_skipped() {
+    let read_whole = Rc::new(RefCell::new(0));
+    for what in ["locked", "take_dead", "get_element", "dequeue", "get"] {
+        let read_whole = read_whole.clone();
+        for_each_interleaving_with(
+            |process, name| {
+                if what == "take_dead" {
+                    let retries = process.path().join("retries");
+                    let record = name.to_string().replace('/', "-");
+                    // A counting queue has created the directory already.
+                    fs::create_dir_all(&retries).expect("the queue exists");
+                    std::os::unix::fs::symlink("3 dead", retries.join(record)).expect("it is free");
+                }
+                if what == "get" {
+                    assert!(process.lock(name).expect("no fault is injected"));
+                }
+            },
+            |process, name, context| {
+                let context = format!("{what}, {context}");
+                let len = if matches!(process, Process::Normal(_)) { 4 } else { 3 };
+                either!(process, queue => {
+                    let taken = match what {
+                        "locked" => in_place(queue.locked().next()).transpose(),
+                        "take_dead" => in_place(queue.take_dead(1)).map(|mut jobs| jobs.pop()),
+                        _ => Ok(None),
+                    };
+                    let job = taken.unwrap_or_else(|error| panic!("{context}: {error:?}"));
+                    if let Some(job) = job {
+                        *read_whole.borrow_mut() += 1;
+                        assert_eq!(queue.protocol.len_of(job.value()), len, "{context}");
+                        // If it fails, it changes nothing.
+                        let _ = in_place(job.ack());
+                    } else if what == "locked" {
+                        let records = tree(&process.path().join("retries"));
+                        let mut records = records.iter().filter(|path| path.is_symlink());
+                        assert_eq!(records.next(), None, "{context}: a failure was counted");
+                    }
+                    let read = match what {
+                        "get_element" => in_place(queue.get_element(name)),
+                        "dequeue" => in_place(queue.dequeue(name)),
+                        "get" => in_place(queue.get(name)).map(Some),
+                        _ => Ok(None),
+                    };
+                    match read {
+                        Ok(Some(read)) => {
+                            *read_whole.borrow_mut() += 1;
+                            assert_eq!(queue.protocol.len_of(&read), len, "{context}");
+                        }
+                        Ok(None) => {}
+                        // The element was read, and its lock was lost before it could be released.
+                        Err(Error::NotLocked { .. }) if what.starts_with("get") => {}
+                        Err(error) => panic!("{context}: {error:?}"),
+                    }
+                });
+            },
+            |process, name| match process.remove(name) {
+                // The other worker has not locked it yet, or has removed it.
+                Err(Error::NotLocked { .. }) => drop(process.dequeue(name)),
+                removed => removed.expect("no fault is injected"),
+            },
+            |process, _, context| {
+                if what != "get_element" && what != "get" {
+                    assert_eq!(process.names(), [], "{what}, {context}");
+                }
+            },
+        );
+    }
+    assert!(*read_whole.borrow() > 0);
+}

@@ -86,7 +86,7 @@ impl Add for Normal {
                 Some(dir) => dir.clone(),
                 None => dirs
                     .temporary
-                    .insert(self.root.open_or_make(&mut dirs.opener, TEMPORARY)?)
+                    .insert(self.root.open_or_make_all(&mut dirs.opener, TEMPORARY)?)
                     .clone(),
             };
             let name = FileName::element(self.root.names.next());

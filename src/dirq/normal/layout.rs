@@ -67,3 +67,10 @@ pub(super) struct OpenElement {
     pub(super) parent: Arc<Dir>,
     pub(super) dir: Dir,
 }
+
+impl OpenElement {
+    /// Returns whether the element has been removed, or moved away for that, since it was opened.
+    pub(super) fn is_removed(&self, name: &Name) -> bool {
+        self.parent.stat(FileName::element(name.element).c_str()).err() == Some(Errno::NOENT)
+    }
+}

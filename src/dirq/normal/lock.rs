@@ -45,7 +45,8 @@ impl Normal {
         }
     }
 
-    /// Locks an element and reads it. It stays locked if it cannot be read.
+    /// Locks an element and reads it. It stays locked if it cannot be read. Returns `None` if another worker removes
+    /// it, whose lock was removed by a purge. That worker also removes the new lock.
     pub(super) fn lock_and_read(
         &self,
         opener: &Opener<'_>,
@@ -55,30 +56,43 @@ impl Normal {
     ) -> Result<Option<LockedElement>, Error> {
         let schema = self.schema()?;
         let Some(found) = self.lock_element(opener, name, opened_for)? else { return Ok(None) };
-        let read = self.read(schema, &found.dir, limit);
-        Ok(Some((found, read)))
+        let read = self.read_unless_removed(schema, name, &found, limit);
+        Ok(read.transpose().map(|read| (found, read)))
     }
 
-    /// Opens the directory of a locked element.
-    pub(super) fn open_locked(&self, name: &Name) -> Result<Dir, Error> {
+    /// Reads an element. Returns `None` if another process removed it in the meantime: the files of an element are
+    /// deleted one by one, after it was moved away.
+    pub(super) fn read_unless_removed(
+        &self,
+        schema: &Schema,
+        name: &Name,
+        found: &OpenElement,
+        limit: u64,
+    ) -> Result<Option<Element>, Error> {
+        let read = self.read(schema, &found.dir, limit);
+        let is_whole = read.as_ref().is_ok_and(|element| element.iter().len() == schema.len());
+        // Fields may also be missing because they are optional.
+        match is_whole || !found.is_removed(name) {
+            true => read.map(Some),
+            false => Ok(None),
+        }
+    }
+
+    /// Opens the directory of a locked element and its parent.
+    pub(super) fn open_locked(&self, name: &Name) -> Result<OpenElement, Error> {
         let not_locked = || Error::NotLocked { path: self.root.path_of(name) };
         let found = self
             .open_element(&self.root.opener(), name, OpenFor::Traversal)?
             .ok_or_else(not_locked)?;
         match found.dir.stat(LOCKED) {
-            Ok(_) => Ok(found.dir),
+            Ok(_) => Ok(found),
             Err(Errno::NOENT) => Err(not_locked()),
             Err(error) => Err(Error::io("look for", found.dir.path_of(LOCKED), error)),
         }
     }
 
     /// Reads the directory of an element.
-    pub(super) fn read(
-        &self,
-        schema: &Schema,
-        element: &Dir,
-        limit: u64,
-    ) -> Result<Element, Error> {
+    fn read(&self, schema: &Schema, element: &Dir, limit: u64) -> Result<Element, Error> {
         // A reduced limit (for a read in place, or a prefetch) applies to the sum of all fields.
         let limits_whole_element = limit < self.root.max_size;
         let mut remaining = limit;

@@ -5,7 +5,6 @@ use rustix::io::Errno;
 use super::layout::{LOCKED, Normal, OpenElement};
 use crate::dirq::{
     Element, Error, Name, Purge, PurgeReport,
-    file_name::FileName,
     fs::{FileType, OpenFor, modified},
     protocol::Protocol,
     root::{Opener, Root},
@@ -67,9 +66,14 @@ impl Protocol for Normal {
         let removed = read.and_then(|element| {
             self.remove_locked(&mut opener, name, &found).map(|()| Some(element))
         });
-        removed.inspect_err(|_| {
-            // The original error is more useful than that of the cleanup.
-            let _ = found.dir.rmdir(LOCKED);
+        removed.or_else(|error| match error {
+            // Another worker removed it, and removes the lock.
+            Error::NotLocked { .. } if found.is_removed(name) => Ok(None),
+            error => {
+                // The original error is more useful than that of the cleanup.
+                let _ = found.dir.rmdir(LOCKED);
+                Err(error)
+            }
         })
     }
 
@@ -87,7 +91,9 @@ impl Protocol for Normal {
 
     fn get(&self, name: &Name, limit: u64) -> Result<Element, Error> {
         let schema = self.schema()?;
-        self.read(schema, &self.open_locked(name)?, limit)
+        let found = self.open_locked(name)?;
+        self.read_unless_removed(schema, name, &found, limit)?
+            .ok_or_else(|| Error::NotLocked { path: self.root.path_of(name) })
     }
 
     fn peek(&self, name: &Name, limit: u64) -> Result<Option<Element>, Error> {
@@ -95,17 +101,7 @@ impl Protocol for Normal {
         let Some(found) = self.open_element(&self.root.opener(), name, OpenFor::Traversal)? else {
             return Ok(None);
         };
-        let read = self.read(schema, &found.dir, limit);
-        let lacks_a_file = match &read {
-            Ok(element) => element.iter().len() < schema.len(),
-            Err(error) => matches!(error, Error::MissingFile { .. }),
-        };
-        let element = FileName::element(name.element);
-        match lacks_a_file && found.parent.stat(element.c_str()).err() == Some(Errno::NOENT) {
-            // Another process removed it in the meantime.
-            true => Ok(None),
-            false => read.map(Some),
-        }
+        self.read_unless_removed(schema, name, &found, limit)
     }
 
     fn remove(&self, name: &Name) -> Result<(), Error> {
