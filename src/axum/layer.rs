@@ -334,9 +334,14 @@ impl<K, S> RateLimitLayer<K, S> {
     /// A request is denied without waiting (with Redis, after one round trip) if it cannot be admitted in time, given
     /// the current usage and the requests ahead of it, or if [`max_waiting`](crate::RateLimiterBuilder::max_waiting)
     /// requests already wait for its key. So no more requests wait than can pass in time.
-    /// [`jitter`](crate::RateLimiterBuilder::jitter) applies as well. If the client of a waiting request disconnects,
-    /// the request is removed from the queue. All requests of a key wait in one queue, also if they are under different
-    /// [limits](RateLimitLayer::limits): one that waits for a small plan delays those behind it.
+    /// [`jitter`](crate::RateLimiterBuilder::jitter) applies as well. All requests of a key wait in one queue, also if
+    /// they are under different [limits](RateLimitLayer::limits): one that waits for a small plan delays those behind
+    /// it.
+    ///
+    /// If the server notices that the client of a waiting request has disconnected, the request is removed from the
+    /// queue. With HTTP/1.1, hyper does not notice it while the body of the request is unread, or while another request
+    /// is pipelined behind it: such a request stays in the queue, and is charged. Set `max_waiting`, so that a client
+    /// cannot fill its queue with these.
     ///
     /// ```
     /// # use axum::{Router, body::Body, http::Request, routing::get};

@@ -17,7 +17,8 @@ use crate::engine::{
 pub struct LimiterStats {
     /// Number of keys in memory: those in use, and idle ones that were not swept yet.
     pub keys: usize,
-    /// Number of checks that passed, not counting those of cost 0.
+    /// Number of checks that passed, not counting those of cost 0. Behind a layer with `charge_failures`, checks cost
+    /// nothing, and each failure that was charged is counted in their place.
     pub admitted: u64,
     /// Number of admitted calls that had to wait.
     pub waited: u64,

@@ -42,10 +42,11 @@ pub enum Window {
     /// its whole quota at once and then one unit every `per / quota`: up to twice the quota, less one unit, within one
     /// `per`.
     ///
-    /// It stores only a sum and not each call. The refund of the last call of a key is exact. If other calls were
-    /// charged in between, a permit may give back less than it should, but never more; the rest leaks. If you refund
-    /// most calls, and in another order than they were charged, that is most of the quota: use `Log` or `Buckets`.
-    /// After random refunds of one to three units, a limit of 50 admitted 10 to 13.
+    /// It stores only a sum and not each call. The refund of the last call of a key is exact, for the limits by which
+    /// the key has been checked. If other calls were charged in between, a permit may give back less than it should,
+    /// but never more; the rest leaks. If you refund most calls, and in another order than they were charged, that is
+    /// most of the quota: use `Log` or `Buckets`. After random refunds of one to three units, a limit of 50 admitted 10
+    /// to 13.
     ///
     /// If a key is checked by other limits (a plan), its usage remains the same number of units, and leaks as the new
     /// limits say. So a key that used 100 units of a large plan and then is checked by a plan of one per minute is

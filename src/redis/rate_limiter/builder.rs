@@ -175,7 +175,8 @@ impl<K> RateLimiterBuilder<K> {
     ///
     /// A denial is repeated only for the same cost and limits, and only until the call would pass. A
     /// [`reset`](RateLimiter::reset) or [`refund`](super::Permit::refund) in this process removes the cached denial
-    /// immediately; one in another process does not.
+    /// immediately; one in another process does not. Nor does a call that another process admits by other limits of the
+    /// key: the repeated denial then names the time of the first, at which the call may be denied once more.
     ///
     /// ```no_run
     /// # use fleeting::{Limit, redis::{Client, RateLimiter}};
