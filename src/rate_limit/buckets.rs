@@ -21,6 +21,16 @@ pub(crate) struct Buckets {
     since: Option<Tick>,
     /// Length of a bucket.
     step: u64,
+    /// The ring from which calls were taken over, while they may be in use.
+    source: Option<Box<Source>>,
+}
+
+/// A ring from which another one was derived, as it was then.
+#[derive(Clone, Debug)]
+struct Source {
+    start: Tick,
+    step: u64,
+    last: Tick,
 }
 
 /// Counters of the buckets; a few small ones are stored inline.
@@ -147,6 +157,43 @@ impl Buckets {
             (units > 0).then(|| (self.leaves_at(start, age), units))
         })
     }
+
+    /// Returns a ring of another limit with the calls of this one. They count as if they were made at the last ticks of
+    /// their buckets, so none leaves the window too soon; but not after the last charge.
+    fn derived(&self, params: &LimitParams, now: &impl Now) -> Self {
+        let mut ring = Self::new(params);
+        let Some(start) = self.start else { return ring };
+        // The time of the last charge may be rounded up to one in the future.
+        let last = self.last.min(now.tick());
+        ring.last = last;
+        let newest = ring.bucket_ending_at(last);
+        ring.start = Some(newest);
+        let mut since = start.later(self.step);
+        for age in (0..self.len()).rev() {
+            if now.has_reached(self.leaves_at(start, age)) {
+                continue;
+            }
+            since = since.min(start.earlier(u64::from(age) * self.step));
+            let units = self.counts.get(self.at_age(age));
+            let Some(age) = ring.age_of(self.last_tick(start, age).min(last)) else { continue };
+            if units > 0 && !now.has_reached(ring.leaves_at(newest, age)) {
+                ring.add(ring.at_age(age), units);
+            }
+        }
+        ring.since = Some(since).max(self.since);
+        ring.source = Some(Box::new(Source { start, step: self.step, last }));
+        ring
+    }
+}
+
+impl Source {
+    /// Returns the tick at which a call that was made at `mark` counts in the derived ring: the last one of its bucket,
+    /// but not after the last charge.
+    fn counted_at(&self, mark: Tick) -> Tick {
+        let age = self.start.nanoseconds_since(mark).div_ceil(self.step);
+        let last_tick = self.start.later(self.step - 1).earlier(age * self.step);
+        last_tick.min(self.last).max(mark)
+    }
 }
 
 impl Algorithm for Buckets {
@@ -160,44 +207,27 @@ impl Algorithm for Buckets {
             last: Tick::from_nanoseconds(0),
             since: None,
             step: params.step,
+            source: None,
         }
     }
 
-    /// Takes the buckets of the shortest window that contains the new one, or of the longest. Their calls count as if
-    /// they were made at the last ticks of their buckets, so none leaves the window too soon; but not after the last
-    /// charge.
+    /// Takes the buckets of a window that contains the new one: of that with the fewest calls in the new one, since each
+    /// counts all of them, at the time of the call or later. If no window does, takes those of the longest.
     fn derive<'a>(
         known: impl Iterator<Item = &'a Self> + Clone,
         params: &LimitParams,
         now: &impl Now,
     ) -> Self {
-        let mut ring = Self::new(params);
-        let distance = |known: &&Self| (known.step < params.step, known.step.abs_diff(params.step));
-        let Some((known, start)) = known.min_by_key(distance).and_then(|k| Some((k, k.start?)))
-        else {
-            return ring;
-        };
-        // The time of the last charge may be rounded up to one in the future.
-        let last = known.last.min(now.tick());
-        ring.last = last;
-        let newest = ring.bucket_ending_at(last);
-        ring.start = Some(newest);
-        let mut since = start.later(known.step);
-        for age in (0..known.len()).rev() {
-            if now.has_reached(known.leaves_at(start, age)) {
-                continue;
-            }
-            since = since.min(start.earlier(u64::from(age) * known.step));
-            let units = known.counts.get(known.at_age(age));
-            let Some(age) = ring.age_of(known.last_tick(start, age).min(last)) else { continue };
-            if units > 0 && !now.has_reached(ring.leaves_at(newest, age)) {
-                ring.add(ring.at_age(age), units);
-            }
+        let covering = known.clone().filter(|known| known.step >= params.step);
+        let derived = covering.map(|known| (known.step, known.derived(params, now)));
+        match derived.min_by_key(|(step, derived)| (derived.used, *step)) {
+            Some((_, derived)) => derived,
+            None => match known.max_by_key(|known| known.step) {
+                Some(longest) => longest.derived(params, now),
+                None => Self::new(params),
+            },
         }
-        ring.since = Some(since).max(known.since);
-        ring
     }
-
     #[inline(always)]
     fn is_for(&self, params: &LimitParams) -> bool {
         self.step == params.step
@@ -227,6 +257,7 @@ impl Algorithm for Buckets {
         if self.used == 0 {
             self.start = Some(self.bucket_ending_at(now.tick()));
             self.since = self.since.or(Some(now.tick()));
+            self.source = None;
         }
         start = self.start.unwrap_or(start);
         self.add(self.newest, cost);
@@ -249,7 +280,11 @@ impl Algorithm for Buckets {
         Some((charge, 0))
     }
 
-    fn refund(&mut self, charge: Charge, back: Back, _: &impl Now) -> bool {
+    fn refund(&mut self, charge: Charge, back: Back, now: &impl Now) -> bool {
+        // The call was recorded by a ring that was forgotten since, and by this one as its source says.
+        if self.source.as_ref().is_some_and(|source| charge.mark <= source.last) {
+            return self.refund_unrecorded(charge, back, now);
+        }
         if let Some(age) = self.age_of(charge.mark) {
             let bucket = self.at_age(age);
             // The bucket may contain less: that of another ring may start at the same tick.
@@ -259,12 +294,14 @@ impl Algorithm for Buckets {
     }
 
     fn refund_unrecorded(&mut self, charge: Charge, back: Back, now: &impl Now) -> bool {
-        let Some((oldest, start)) = self.age_of(charge.mark).zip(self.start) else { return false };
+        let counted_at = self.source.as_ref().map(|source| source.counted_at(charge.mark));
+        let oldest = self.age_of(counted_at.unwrap_or(charge.mark));
+        let Some((oldest, start)) = oldest.zip(self.start) else { return false };
         let is_counted = self.since.is_some_and(|since| since <= charge.mark);
         if !is_counted || now.has_reached(self.leaves_at(start, oldest)) {
             return false;
         }
-        // Derived from a longer bucket, the call may be in any later one. Units of older calls are taken first, so no
+        // After many changes of limits, the call may be in any later bucket. Units of older calls are taken first, so no
         // call leaves the window too soon.
         let mut left = back.units;
         for age in (0..=oldest).rev() {

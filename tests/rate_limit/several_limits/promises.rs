@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use fleeting::{Limit, Permit, RateLimiter, Window};
+use rand::{RngExt, SeedableRng, rngs::SmallRng};
 use tokio::time::{Instant, advance};
 
 use crate::limits::{MILLISECOND, MINUTE, NANOSECOND, SECOND, WINDOWS, limiter_of, take};
@@ -238,6 +239,44 @@ async fn refund_leaves_the_quota_of_a_limit_of_one_call() {
             let permit = checked.unwrap_or_else(|limited| panic!("{window:?} {call}: {limited:?}"));
             advance(MILLISECOND).await;
             permit.refund().await;
+        }
+    }
+}
+
+/// A call in a bucket of a long window may count later by a shorter one, which must find it there when it is refunded.
+#[tokio::test(start_paused = true)]
+async fn nothing_is_in_use_by_any_limit_when_all_calls_were_refunded() {
+    for seed in 0..5_000 {
+        let mut random = SmallRng::seed_from_u64(seed);
+        let window = match random.random_range(0..4) {
+            0 => Window::Log,
+            buckets => Window::Buckets(buckets),
+        };
+        let limits: Vec<Limit> = (0..3)
+            .map(|_| {
+                let per = [100, 1_000, 7_000, 60_000][random.random_range(0..4)];
+                Limit::new(random.random_range(1..10), per * MILLISECOND)
+            })
+            .collect();
+        let limiter = limiter_of(window, limits[0].clone());
+        let mut permits = Vec::new();
+        for _ in 0..random.random_range(3..20) {
+            let limit = &limits[random.random_range(0..3)..][..1];
+            match random.random_range(0..4) {
+                0..2 => {
+                    let cost = random.random_range(1..4);
+                    permits.extend(limiter.check_n_with("ada", cost, limit).await);
+                }
+                2 => _ = limiter.peek_with("ada", limit).await,
+                _ => advance(random.random_range(1..10_000) * MILLISECOND).await,
+            }
+        }
+        for permit in permits {
+            permit.refund().await;
+        }
+        for limit in &limits {
+            let left = limiter.peek_with("ada", std::slice::from_ref(limit)).await.remaining();
+            assert_eq!(left, limit.quota(), "seed {seed}: {window:?}, {limits:?}");
         }
     }
 }
