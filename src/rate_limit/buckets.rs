@@ -22,12 +22,12 @@ pub(crate) struct Buckets {
     /// Length of a bucket.
     step: u64,
     /// The ring from which calls were taken over, while they may be in use.
-    source: Option<Box<Source>>,
+    derived_from: Option<Box<DerivedFrom>>,
 }
 
 /// A ring from which another one was derived, as it was then.
 #[derive(Clone, Debug)]
-struct Source {
+struct DerivedFrom {
     start: Tick,
     step: u64,
     last: Tick,
@@ -181,12 +181,12 @@ impl Buckets {
             }
         }
         ring.since = Some(since).max(self.since);
-        ring.source = Some(Box::new(Source { start, step: self.step, last }));
+        ring.derived_from = Some(Box::new(DerivedFrom { start, step: self.step, last }));
         ring
     }
 }
 
-impl Source {
+impl DerivedFrom {
     /// Returns the tick at which a call that was made at `mark` counts in the derived ring: the last one of its bucket,
     /// but not after the last charge.
     fn counted_at(&self, mark: Tick) -> Tick {
@@ -207,12 +207,12 @@ impl Algorithm for Buckets {
             last: Tick::from_nanoseconds(0),
             since: None,
             step: params.step,
-            source: None,
+            derived_from: None,
         }
     }
 
-    /// Takes the buckets of a window that contains the new one: of that with the fewest calls in the new one, since each
-    /// counts all of them, at the time of the call or later. If no window does, takes those of the longest.
+    /// Takes the buckets of a window that contains the new one: of that with the fewest calls in the new one, since
+    /// each counts all of them, at the time of the call or later. If no window does, takes those of the longest.
     fn derive<'a>(
         known: impl Iterator<Item = &'a Self> + Clone,
         params: &LimitParams,
@@ -257,7 +257,7 @@ impl Algorithm for Buckets {
         if self.used == 0 {
             self.start = Some(self.bucket_ending_at(now.tick()));
             self.since = self.since.or(Some(now.tick()));
-            self.source = None;
+            self.derived_from = None;
         }
         start = self.start.unwrap_or(start);
         self.add(self.newest, cost);
@@ -281,8 +281,8 @@ impl Algorithm for Buckets {
     }
 
     fn refund(&mut self, charge: Charge, back: Back, now: &impl Now) -> bool {
-        // The call was recorded by a ring that was forgotten since, and by this one as its source says.
-        if self.source.as_ref().is_some_and(|source| charge.mark <= source.last) {
+        // The call was recorded by a ring of this limit that was forgotten since; this one was derived.
+        if self.derived_from.as_ref().is_some_and(|from| charge.mark <= from.last) {
             return self.refund_unrecorded(charge, back, now);
         }
         if let Some(age) = self.age_of(charge.mark) {
@@ -294,15 +294,15 @@ impl Algorithm for Buckets {
     }
 
     fn refund_unrecorded(&mut self, charge: Charge, back: Back, now: &impl Now) -> bool {
-        let counted_at = self.source.as_ref().map(|source| source.counted_at(charge.mark));
+        let counted_at = self.derived_from.as_ref().map(|from| from.counted_at(charge.mark));
         let oldest = self.age_of(counted_at.unwrap_or(charge.mark));
         let Some((oldest, start)) = oldest.zip(self.start) else { return false };
         let is_counted = self.since.is_some_and(|since| since <= charge.mark);
         if !is_counted || now.has_reached(self.leaves_at(start, oldest)) {
             return false;
         }
-        // After many changes of limits, the call may be in any later bucket. Units of older calls are taken first, so no
-        // call leaves the window too soon.
+        // After many changes of limits, the call may be in any later bucket. Units of older calls are taken first, so
+        // no call leaves the window too soon.
         let mut left = back.units;
         for age in (0..=oldest).rev() {
             let bucket = self.at_age(age);
