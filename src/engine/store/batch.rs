@@ -176,7 +176,7 @@ where
     {
         let mut drop_queue = DropQueue::new();
         let evicts = self.context.evicting_bound().is_some();
-        let is_one_by_one = evicts || self.has_stale_window() && now.is_expired(deadline());
+        let is_one_by_one = evicts || self.expires_at_once(&deadline, now);
         while let Some(group) = places.next_group() {
             if !is_one_by_one {
                 self.set_group(group, entries, now, &deadline, &mut drop_queue);

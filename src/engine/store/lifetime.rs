@@ -35,10 +35,16 @@ where
         self
     }
 
-    /// Returns whether expired entries are kept for loaders.
+    /// Returns whether a value that is written with this deadline departs at once, instead of staying for its stale
+    /// window: a caller that writes a value with a TTL of zero wants that no one gets it from the cache. Calls
+    /// `deadline` only if there is a stale window.
     #[inline]
-    pub(super) fn has_stale_window(&self) -> bool {
-        self.stale_window > 0
+    pub(super) fn expires_at_once(
+        &self,
+        deadline: impl FnOnce() -> Deadline,
+        now: &impl Now,
+    ) -> bool {
+        self.stale_window > 0 && now.is_expired(deadline())
     }
 
     /// Returns the stale cutoff: entries that expired by then are past their stale window.

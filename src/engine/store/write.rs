@@ -297,19 +297,12 @@ where
         new: &NewEntry<K, V>,
         now: &impl Now,
     ) -> bool {
-        if self.expires_at_once(new.deadline, now) {
+        if self.expires_at_once(|| new.deadline, now) {
             return false;
         }
         let Some(room) = self.make_room() else { return true };
         let more = new.weight().saturating_sub(locked.weight(found.bucket));
         !found.is_expired && room.refuse(new.weight(), more, new.deadline, now).is_none()
-    }
-
-    /// Returns whether a value that is written with this deadline departs at once, instead of staying for its stale
-    /// window: a caller that writes a value with a TTL of zero wants that no one gets it from the cache.
-    #[inline]
-    fn expires_at_once(&self, deadline: Deadline, now: &impl Now) -> bool {
-        self.has_stale_window() && now.is_expired(deadline)
     }
 
     /// Overwrites the value of an entry. An expired value was not replaced: its departure is recorded as `Expired`,
@@ -352,7 +345,7 @@ where
         let entry = Entry::new(new.take_value(), new.deadline);
         let room = self.make_room();
         let refused = room.as_ref().and_then(|room| room.refuse(weight, weight, new.deadline, now));
-        let expired = || self.expires_at_once(new.deadline, now).then_some(Cause::Expired);
+        let expired = || self.expires_at_once(|| new.deadline, now).then_some(Cause::Expired);
         if let Some(cause) = refused.or_else(expired) {
             locked.depart(new.take_key(), entry, cause, now, drop_queue);
             return WriteEffect { bucket: None, to_evict: 0 };
