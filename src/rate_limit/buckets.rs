@@ -120,12 +120,12 @@ impl Buckets {
     /// Returns the last tick of the bucket that is `age` older than the newest.
     #[inline]
     fn last_tick(&self, start: Tick, age: u16) -> Tick {
-        start.later(self.step - 1).earlier(u64::from(age) * self.step)
+        last_tick(start, self.step, age.into())
     }
 
     /// Returns the age of the bucket that contains a tick; `None` if it has left the ring.
     fn age_of(&self, tick: Tick) -> Option<u16> {
-        let age = self.start?.nanoseconds_since(tick).div_ceil(self.step);
+        let age = age_of(self.start?, self.step, tick);
         u16::try_from(age).ok().filter(|age| *age < self.len())
     }
 
@@ -190,9 +190,8 @@ impl DerivedFrom {
     /// Returns the tick at which a call that was made at `mark` counts in the derived ring: the last one of its bucket,
     /// but not after the last charge.
     fn counted_at(&self, mark: Tick) -> Tick {
-        let age = self.start.nanoseconds_since(mark).div_ceil(self.step);
-        let last_tick = self.start.later(self.step - 1).earlier(age * self.step);
-        last_tick.min(self.last).max(mark)
+        let age = age_of(self.start, self.step, mark);
+        last_tick(self.start, self.step, age).min(self.last).max(mark)
     }
 }
 
@@ -228,6 +227,7 @@ impl Algorithm for Buckets {
             },
         }
     }
+
     #[inline(always)]
     fn is_for(&self, params: &LimitParams) -> bool {
         self.step == params.step
@@ -322,6 +322,19 @@ impl Algorithm for Buckets {
         // The time of the newest bucket, even if it is empty: a little late, but without a search.
         self.start.filter(|_| self.used > 0).map(|start| self.leaves_at(start, 0))
     }
+}
+
+/// Returns by how many buckets of length `step` the one that contains a tick is older than the newest, which begins at
+/// `start`.
+#[inline]
+fn age_of(start: Tick, step: u64, tick: Tick) -> u64 {
+    start.nanoseconds_since(tick).div_ceil(step)
+}
+
+/// Returns the last tick of the bucket that is `age` older than the newest.
+#[inline]
+fn last_tick(start: Tick, step: u64, age: u64) -> Tick {
+    start.later(step - 1).earlier(age * step)
 }
 
 impl BucketCounts {
