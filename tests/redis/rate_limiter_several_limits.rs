@@ -11,6 +11,8 @@ use fleeting::{
     redis::{Client, Error, Permit, RateLimiter},
 };
 
+use rand::{RngExt, SeedableRng, rngs::SmallRng};
+
 use super::rate_limiter::{client, strict};
 use crate::{
     oracle::{self, Backend, Checked, Denial, Features, Outcome, Sequence, Setup},
@@ -166,5 +168,47 @@ async fn quota_of_millions_per_second_is_admitted_again_in_time() {
             }
         })
         .await;
+    }
+}
+
+/// A call in a bucket of a long window may count later by a shorter one, which must find it there when it is refunded.
+#[tokio::test]
+async fn nothing_is_in_use_by_any_limit_when_all_calls_were_refunded() {
+    let Some(server) = StoppedServer::start() else { return };
+    let client = client(&server).await;
+    for seed in 0..800 {
+        let mut random = SmallRng::seed_from_u64(seed);
+        let window = match random.random_range(0..4) {
+            0 => Window::Log,
+            buckets => Window::Buckets(buckets),
+        };
+        let limits: Vec<Limit> = (0..3)
+            .map(|_| {
+                let per = [100, 1_000, 7_000, 60_000][random.random_range(0..4)];
+                Limit::new(random.random_range(1..10), Duration::from_millis(per))
+            })
+            .collect();
+        let setup =
+            Setup { window, plans: vec![vec![limits[0].clone()]], max_keys: None, sweeps: false };
+        let limiter = OnRedis::new(&server, &client, &setup);
+        let mut permits = Vec::new();
+        for _ in 0..random.random_range(3..20) {
+            let limit = &limits[random.random_range(0..3)..][..1];
+            match random.random_range(0..4) {
+                0..2 => {
+                    let cost = random.random_range(1..4);
+                    permits.extend(limiter.check("ada", cost, Some(limit)).await);
+                }
+                2 => _ = limiter.peek("ada", limit).await,
+                _ => limiter.pass(random.random_range(1..10_000_000)).await,
+            }
+        }
+        for permit in permits {
+            limiter.refund(permit).await;
+        }
+        for limit in &limits {
+            let left = limiter.limiter.peek_with("ada", std::slice::from_ref(limit)).await.unwrap();
+            assert_eq!(left.remaining(), limit.quota(), "seed {seed}: {window:?}, {limits:?}");
+        }
     }
 }

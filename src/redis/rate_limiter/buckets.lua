@@ -3,7 +3,8 @@
 --
 -- For each position among the limits of a check, the rings of up to eight windows are known. A check is decided by its
 -- own ring, and charged to all rings of its position, so that no ring loses calls that were made by its limit. A window
--- that is not known yet begins with the calls of another one: of the shortest that is as long, or else of the longest.
+-- that is not known yet begins with the calls of another one: of the longest or, if several are as long as the new one,
+-- of that with the fewest calls in it, since none counts too few.
 --
 -- KEYS, ARGV and the reply are documented in prelude.lua. The position of a charge is its time. If that is of the future,
 -- `now` follows at the end of the reply. A refund begins with the time of the call, and has three numbers per limit: the
@@ -214,13 +215,40 @@ local function time_in(per, made, from)
   return min(made, from + ceil(per / LEAD_SHARE))
 end
 
+-- Returns the time at which a derived ring counts the calls of a bucket. Those in the newest came no later than `since`.
+local function derived_time(since, step, bucket)
+  return since - floor(max(0, since - bucket) / step) * step
+end
+
+-- Returns the earliest bucket of the rings that recorded a call themselves; without one, the time of the call. All rings
+-- from which calls were derived are still known, unless there were too many.
+local function recorded_in(known, number, called_at, made)
+  local earliest
+  for j = 1, #known do
+    local ring = known[j]
+    local at = time_in(ring[PER], made, called_at)
+    if at > ring[SINCE] then
+      for index = 0, ring[COUNT] - 1 do
+        local bucket = bucket_at(ring, index)
+        if bucket >= at then
+          if bucket < at + ceil(ring[PER] / number) then earliest = min(earliest or bucket, bucket) end
+          break
+        end
+      end
+    end
+  end
+  return #known < MAX_KNOWN and earliest or made
+end
+
 if verb == 'r' then
   if size == 0 or cost ~= created then return 0 end
   local called_at = unpack('<d', args, 10)
   for i = 1, min(#positions, (#args - 17) / 24) do
     local number, made, amount = unpack('<ddd', args, 24 * i - 6)
-    for j = 1, #positions[i] do
-      local ring = positions[i][j]
+    local known = positions[i]
+    local recorded = recorded_in(known, number, called_at, made)
+    for j = 1, #known do
+      local ring = known[j]
       -- Without a window: written by the previous release.
       if ring[PER] == 0 then break end
       local step, since, at = ceil(ring[PER] / number), ring[SINCE], time_in(ring[PER], made, called_at)
@@ -229,10 +257,10 @@ if verb == 'r' then
       if at <= since then
         -- A call of another ring: this bucket or a later one, since the other may have longer steps. Nothing is taken if
         -- it may have left the window already.
-        from, upto = since - floor((since - at) / step) * step, since
+        from, upto = derived_time(since, step, max(at, recorded)), since
       end
       expire(ring)
-      if at > ring[MISSING] and (at > since or from + ring[PER] > now) then
+      if at > ring[MISSING] and (upto > since or from + ring[PER] > now) then
         local index = 0
         while index < ring[COUNT] and bucket_at(ring, index) < from do index = index + 1 end
         take(ring, index, upto, amount)
@@ -243,30 +271,18 @@ if verb == 'r' then
   return 1
 end
 
--- Returns the ring of a window of which the calls are taken from other rings.
-local function derive(known, per, step)
-  local source, latest = nil, time_in(per, latest, now)
-  for j = 1, #known do
-    local other = known[j]
-    local is_better = other[USED] > 0
-    if is_better and source then
-      if source[PER] < per then
-        is_better = other[PER] > source[PER]
-      else
-        is_better = other[PER] >= per and other[PER] < source[PER]
-      end
-    end
-    if is_better then source = other end
-  end
+-- Returns the ring of a window with the calls of another ring.
+local function derived(source, per, step)
+  local since = time_in(per, latest, now)
   -- A call of this microsecond is not missing.
-  local ring = {per, now, latest, min(latest, now - 1), 0, 0, '', 1}
-  if not source then return ring end
-  ring[MISSING] = min(max(now - source[PER], source[MISSING]), now - 1)
+  local ring = {per, now, since, min(since, now - 1), 0, 0, '', 1}
+  if source[COUNT] == 0 then return ring end
+  -- The oldest bucket has the calls of one step.
+  ring[MISSING] = min(max(bucket_at(source, 0) - ceil(source[PER] * step / per), source[MISSING]), now - 1)
   local pieces, position, sum = {}, 0, 0
   for index = 0, source[COUNT] - 1 do
     local bucket, units = bucket_at(source, index)
-    -- The calls in the newest bucket came no later than the latest call.
-    local at = latest - floor(max(0, latest - bucket) / step) * step
+    local at = derived_time(since, step, bucket)
     if at + per > now then
       if at > position then position, sum, pieces[#pieces + 1] = at, 0, '' end
       sum, ring[USED] = sum + units, ring[USED] + units
@@ -275,6 +291,24 @@ local function derive(known, per, step)
   end
   replace(ring, table.concat(pieces))
   return ring
+end
+
+-- Returns the ring of a window that is not known yet.
+local function derive(known, per, step)
+  local source, ring = {0, now, 0, 0, 0, 0, '', 1}, nil
+  for j = 1, #known do
+    local other = known[j]
+    if other[PER] >= per then
+      local candidate = derived(other, per, step)
+      local fewer = ring and candidate[USED] - ring[USED] or -1
+      if fewer < 0 or fewer == 0 and other[PER] < source[PER] then source, ring = other, candidate end
+    elseif not ring and other[PER] > source[PER] then
+      source = other
+    end
+  end
+  -- It is kept as long as its calls are in the new window: a refund finds there in which bucket it has the call.
+  source[CHECKED] = now
+  return ring or derived(source, per, step)
 end
 
 -- For each limit its ring.
