@@ -2,7 +2,6 @@
 
 use std::{
     hash::{BuildHasher, Hash},
-    sync::Arc,
     time::Duration,
 };
 
@@ -102,23 +101,8 @@ where
         found
     }
 
-    /// Returns the result of a call whose load failed: the stale value if `stale_if_error` allows it, else the error.
-    pub(super) fn stale_or_error<Q, E>(
-        &self,
-        key: &Q,
-        error: Arc<E>,
-    ) -> Result<(V, Freshness), Arc<E>>
-    where
-        Q: Hash + Equivalent<K> + ?Sized,
-    {
-        match self.get_stale(key, self.freshness_policy.settings.stale_if_error) {
-            Some(value) => Ok((value, Freshness::Stale)),
-            None => Err(error),
-        }
-    }
-
     /// Returns an expired value if it expired at most `window` ago.
-    fn get_stale<Q>(&self, key: &Q, window: Duration) -> Option<V>
+    pub(super) fn get_stale<Q>(&self, key: &Q, window: Duration) -> Option<V>
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {

@@ -1,5 +1,4 @@
-//! Loader methods for one key: the loop of a caller, and what it gets if the load failed, also with an error of another
-//! type.
+//! Loader methods for one key: the loop of a caller, and whether it gets the error or the stale value of a failed load.
 
 use std::{
     convert::Infallible,
@@ -323,6 +322,17 @@ where
                 load_guard.finish(Lookup::Failed(error.clone()));
                 self.stale_or_error(key, error)
             }
+        }
+    }
+
+    /// Returns the result of a call whose load failed: the stale value if `stale_if_error` allows it, else the error.
+    fn stale_or_error<Q, E>(&self, key: &Q, error: Arc<E>) -> Result<(V, Freshness), Arc<E>>
+    where
+        Q: ToKey<K> + ?Sized,
+    {
+        match self.get_stale(key, self.freshness_policy.settings.stale_if_error) {
+            Some(value) => Ok((value, Freshness::Stale)),
+            None => Err(error),
         }
     }
 }

@@ -9,9 +9,6 @@ use ::redis::{Cmd, Value};
 
 use crate::redis::error::{key_bytes, keys_of};
 
-/// Size from which a value would delay small calls on the same connection.
-pub(super) const LARGE: usize = 1 << 20;
-
 /// Number of keys of large values that are remembered.
 const REMEMBERED: usize = 1_024;
 

@@ -2,13 +2,11 @@
 
 use ::redis::{Arg, Value};
 
-use super::{
-    Client,
-    connection::CommandBatch,
-    large_keys::{LARGE, size},
-    node::Lane,
-};
+use super::{Client, connection::CommandBatch, large_keys::size, node::Lane};
 use crate::redis::Error;
+
+/// Size from which a value would delay small calls on the same connection.
+const LARGE: usize = 1 << 20;
 
 impl Client {
     /// Returns this client with the lane for the sizes of `batch`, unless the caller chose a lane.

@@ -1,5 +1,5 @@
--- Common beginning of the scripts of the three windows; the file of a window follows, and implements all operations.
--- It changes nothing itself.
+-- Common beginning of the scripts of the three windows: their arguments, the clock, and the share of the remaining quota
+-- that a process may reserve. The file of a window follows, and implements all operations. This changes nothing itself.
 --
 -- KEYS[1]   the state of one subject: its charges to all limits
 -- ARGV[1]   one string. 'c' for a check, 'p' for a peek or 'd' for a debt; the cost; then for each limit its quota, per
