@@ -1,5 +1,5 @@
-//! Events of a shard that a subscriber of a group has leased: after how many attempts one is dead, when one that failed is
-//! delivered again, and the acknowledgements that are still to send.
+//! Events of a shard that a subscriber of a group has leased: after how many attempts one is dead, when it is delivered
+//! again, and the acknowledgements that are still to send.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
