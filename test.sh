@@ -139,16 +139,20 @@ axum() {
 }
 
 redis() {
-    step "tests of feature redis, on Redis"
     scripts/servers.sh >/dev/null
-    cargo test "${everything[@]}" --test redis
-    on_valkey
-    canonical_keys
+    on_servers
 }
 
 canonical_keys() {
     step "keys, with all features of serde_json"
     cargo test --manifest-path tests/serde_json_features/Cargo.toml --target-dir target/serde_json_features
+}
+
+on_servers() {
+    step "tests of feature redis, on Redis"
+    cargo test "${everything[@]}" --test redis
+    on_valkey
+    canonical_keys
 }
 
 on_valkey() {
@@ -199,8 +203,13 @@ browser() {
 }
 
 docs() {
-    step "language, examples and links of the documentation"
+    step "language of the documentation"
     cargo test "${everything[@]}" --test words --test architecture --test documents
+    documentation
+}
+
+documentation() {
+    step "examples and links of the documentation"
     scripts/release.sh --check
     cargo test "${everything[@]}" --doc
     cargo doc --locked -p fleeting --all-features --no-deps
@@ -243,17 +252,17 @@ semver() {
     scripts/semver.sh
 }
 
-# Runs groups in the background, at a low priority: they get the time for which the tests in the foreground wait, and
-# do not delay them. `finish` waits for them, and prints their output if one failed.
+# start <name> <nice> <group...>: runs groups in the background. `finish` waits for them, and prints their output if one
+# failed.
 start() {
     set -m
     (
         set -e
-        renice -n 10 -p "$BASHPID" >/dev/null
+        renice -n "$2" -p "$BASHPID" >/dev/null
         # The step of the shell goes on without this subshell.
         current_step=
         trap 'if [ $? = 0 ]; then end_step; else end_step " (FAILED)"; fi' EXIT
-        for group in "${@:2}"; do "$group"; done
+        for group in "${@:3}"; do "$group"; done
     ) >"$logs/$1.log" 2>&1 &
     set +m
     echo $! >"$logs/$1.pid"
@@ -277,15 +286,17 @@ tools() {
 }
 
 all() {
-    start tools tools
+    start tools 10 tools
     formatting
     if cargo deny --version >/dev/null 2>&1; then deny; else skip "./test.sh deny: cargo-deny is not installed"; fi
     all_features
     step "building all tests and examples"
     cargo test "${everything[@]}" --no-run
     finish tools
-    # The tests mostly wait for servers, timers and processes. Meanwhile, the other groups compile.
-    local compiling=(interleavings each_feature)
+    # Many tests wait for servers, timers and processes. The others run during that, and what has to be compiled gets the
+    # rest of the time.
+    start servers 0 on_servers
+    local compiling=(documentation interleavings each_feature)
     local oldest
     oldest=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
     if cargo "+$oldest" --version >/dev/null 2>&1; then
@@ -293,22 +304,17 @@ all() {
     else
         skip "./test.sh msrv: Rust $oldest is not installed"
     fi
-    start builds "${compiling[@]}"
+    start builds 10 "${compiling[@]}"
     step "tests"
     local targets=(--lib) file
     for file in tests/*.rs tests/*/main.rs; do
         file=${file#tests/} file=${file%/main.rs} file=${file%.rs}
-        [ "$file" = examples ] || targets+=(--test "$file")
+        [[ $file = examples || $file = redis ]] || targets+=(--test "$file")
     done
     cargo test "${everything[@]}" --no-fail-fast "${targets[@]}"
-    on_valkey
-    canonical_keys
     run_examples
     browser
-    step "examples and links of the documentation"
-    cargo test "${everything[@]}" --doc
-    cargo doc --locked -p fleeting --all-features --no-deps
-    scripts/release.sh --check
+    finish servers
     finish builds
     skip "./test.sh semver: needs the last release"
     skip "./test.sh sanitize fuzz: not a part of it, because they take minutes"

@@ -135,7 +135,7 @@ end
 
 -- For each limit of the check its numbers.
 local found = {}
-local longest, is_settled, are_known = 0, verb ~= 'r', true
+local longest, is_settled, are_known, are_in_place = 0, verb ~= 'r', true, true
 for i = 1, is_settled and limits or 0 do
   local quota, per = unpack('<dd', args, 24 * i - 14)
   -- The numbers of the same limit are usually at the same place.
@@ -151,6 +151,8 @@ for i = 1, is_settled and limits or 0 do
   limit[POSITION] = i
   limit[QUOTA], limit[IS_KNOWN] = quota, is_known
   are_known = are_known and is_known
+  -- In a '\1L', limits of one length may all be found at the place of one of them.
+  are_in_place = are_in_place and place == i
   found[i] = limit
   if per > longest then longest = per end
   -- Settled if the stored numbers are of this window, no call has left it, and the cost fits.
@@ -159,7 +161,7 @@ for i = 1, is_settled and limits or 0 do
 end
 
 local entry, seek
-if not is_settled or counted > limits then
+if not is_settled or counted > limits or not are_in_place then
   local buffer, first, place = state, dropped, size
   -- Returns the time of a call for a limit of this per, its units, and the number of its limits.
   entry = function(index, per)
@@ -308,7 +310,7 @@ if not writes then return reply end
 
 -- The numbers of other limits. Of too many, the shortest are dropped: their calls can be counted again.
 local others = {}
-for j = 1, (counted > limits or not are_known) and counted or 0 do
+for j = 1, (counted > limits or not are_known or not are_in_place) and counted or 0 do
   local other = limit_at(j)
   local is_other = true
   for i = 1, limits do

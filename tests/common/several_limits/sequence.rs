@@ -124,12 +124,15 @@ impl Sequence {
             3_000_000 => &[1, 1, 3, 10],
             _ => &[1, 3, 7, 60, 3_600, 86_400],
         };
+        // Sometimes all plans have several limits of two lengths: the same length then is at several positions.
+        let are_alike = rng.random_ratio(1, 6);
+        let pers = if are_alike { &pers[pers.len() / 2 - 1..][..2] } else { pers };
         let limit = |rng: &mut SmallRng| {
             let quota = rng.random_range(1..=6) * scale;
             Limit::new(quota, Duration::from_secs(*pers.choose(rng).expect("there are lengths")))
         };
         let plan = |rng: &mut SmallRng| {
-            let limits = if rng.random_ratio(1, 5) { 2 } else { 1 };
+            let limits = if are_alike || rng.random_ratio(1, 5) { 2 } else { 1 };
             (0..limits).map(|_| limit(rng)).collect::<Vec<Limit>>()
         };
         let plans: Vec<Vec<Limit>> = (0..rng.random_range(2..=4)).map(|_| plan(rng)).collect();
