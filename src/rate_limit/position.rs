@@ -40,7 +40,7 @@ struct Others<A> {
 struct Known<A> {
     state: A,
     params: LimitParams,
-    /// Time of the last check by the limit, or later.
+    /// Time of the last check by the limit; or later, by as long as a debt counts for longer than the window.
     checked_at: Tick,
 }
 
@@ -99,7 +99,11 @@ impl<A: Algorithm> Position<A> {
         });
         let state = mem::replace(&mut self.current, state);
         let params = mem::replace(&mut others.current, params);
-        others.states.push(Known { state, params, checked_at: now.tick() });
+        let checked_at = match state.idle_from() {
+            Some(idle_from) => idle_from.earlier(params.per).max(now.tick()),
+            None => now.tick(),
+        };
+        others.states.push(Known { state, params, checked_at });
     }
 
     /// Drops states that are not needed any more.
@@ -113,10 +117,10 @@ impl<A: Algorithm> Position<A> {
             let is_longest = known.params.per == longest && !has_longest;
             has_longest |= is_longest;
             let unused_at = known.checked_at.later(longest).later(known.state.lag());
-            // A debt may count for longer than any window.
+            // Usage that others noted may count for longer than any window.
             let ends_at = known.state.idle_from().unwrap_or(now.at_least());
-            let is_debt = ends_at > now.tick().later(longest);
-            is_longest || is_debt || !now.has_reached(unused_at)
+            let outlasts = ends_at > now.tick().later(longest);
+            is_longest || outlasts || !now.has_reached(unused_at)
         });
         while others.states.len() >= MAX_LIMITS {
             let ends_at = |known: &Known<A>| {

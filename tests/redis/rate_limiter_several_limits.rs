@@ -41,6 +41,8 @@ impl<'a> OnRedis<'a> {
 
 const HALF_SECOND: u64 = 500_000;
 
+const DAY: Duration = Duration::from_secs(86_400);
+
 /// Returns the outcome of a call that began at `begin`. The wait that the server computed is between that until now and
 /// that since the call began, rounded up.
 fn checked(begin: Instant, reply: Result<Permit, Error>) -> Result<Permit, Denial> {
@@ -211,4 +213,32 @@ async fn nothing_is_in_use_by_any_limit_when_all_calls_were_refunded() {
             assert_eq!(left.remaining(), limit.quota(), "seed {seed}: {window:?}, {limits:?}");
         }
     }
+}
+
+/// A debt counts for longer than the window, during which the key is checked by other limits.
+#[tokio::test]
+async fn debt_is_not_forgotten_while_other_limits_are_used() {
+    let Some(server) = StoppedServer::start() else { return };
+    let client = client(&server).await;
+    let (daily, more, minutely) =
+        (Limit::new(2, DAY), Limit::new(6, 2 * DAY), Limit::per_minute(1));
+    let setup =
+        Setup { window: Window::Gcra, plans: vec![vec![daily]], max_keys: None, sweeps: false };
+    let limiter = OnRedis::new(&server, &client, &setup);
+    let hours = async |hours: u64| limiter.pass(hours * 3_600_000_000).await;
+    let permit = limiter.check("ada", 1, None).await.expect("quota is left");
+    limiter.settle(permit, 7).await;
+    // The state of the longest window is kept anyway: it is that of another limit.
+    assert!(limiter.check("ada", 1, Some(std::slice::from_ref(&more))).await.is_err());
+    hours(21).await;
+    assert!(limiter.check("ada", 1, None).await.is_err());
+    for later in [49, 0] {
+        _ = limiter.check("ada", 1, Some(std::slice::from_ref(&minutely))).await;
+        hours(later).await;
+    }
+    // Of seven units, less than six have leaked in 70 hours.
+    assert!(limiter.check("ada", 1, None).await.is_err());
+    // The other two calls count, too.
+    hours(38).await;
+    assert!(limiter.check("ada", 2, None).await.is_ok());
 }

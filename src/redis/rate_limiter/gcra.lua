@@ -215,6 +215,10 @@ end
 if verb == 'r' then
   if not state or cost ~= created then return 0 end
   local at = unpack('<d', args, 10)
+  -- The level before the refund, of which each charge changes that of one bucket.
+  for i = 1, #positions do
+    for j = 1, #positions[i] do positions[i][j][GROWN] = positions[i][j][LEVEL] end
+  end
   for from = 18, #args, 40 do
     local i, step, quota, level, amount = unpack('<ddddd', args, from)
     local known, stays, is_used = positions[i] or {}, {}, false
@@ -222,7 +226,7 @@ if verb == 'r' then
       local bucket = known[j]
       local left = bucket[LEFT]
       -- A bucket that began after the charge, with units of others, begins again, unless the others are empty.
-      if bucket[BEGAN] <= at or bucket[LEVEL] > 0 then
+      if bucket[BEGAN] < at or bucket[GROWN] > 0 then
         stays[#stays + 1] = bucket
         is_used = is_used or left > leaked
       end
@@ -279,7 +283,8 @@ for i = 1, limits do
     positions[i] = known
   end
   if #known > 1 and bucket[CHECKED] + quota * step / 2 <= now then writes = true end
-  bucket[CHECKED] = now
+  -- Or later, by as long as a debt counts for longer than the window.
+  bucket[CHECKED] = now + max(0, bucket[LEFT] - leaked - quota * step)
   own[i] = bucket
   -- Time until enough has leaked for the cost.
   local wait = max(0, bucket[LEFT] - leaked) + step * cost - step * quota

@@ -280,3 +280,26 @@ async fn nothing_is_in_use_by_any_limit_when_all_calls_were_refunded() {
         }
     }
 }
+
+/// A debt counts for longer than the window, during which the key is checked by other limits.
+#[tokio::test(start_paused = true)]
+async fn debt_is_not_forgotten_while_other_limits_are_used() {
+    let (daily, more, minutely) =
+        (Limit::new(2, DAY), Limit::new(6, 2 * DAY), Limit::per_minute(1));
+    let limiter = limiter_of(Window::Gcra, daily.clone());
+    let permit = limiter.check("ada").await.expect("quota is left");
+    permit.settle(7).await;
+    // The state of the longest window is kept anyway: it is that of another limit.
+    assert!(limiter.check_with("ada", std::slice::from_ref(&more)).await.is_err());
+    advance(21 * 60 * MINUTE).await;
+    assert!(limiter.check("ada").await.is_err());
+    for hours in [49, 0] {
+        _ = limiter.check_with("ada", std::slice::from_ref(&minutely)).await;
+        advance(hours * 60 * MINUTE).await;
+    }
+    // Of seven units, less than six have leaked in 70 hours.
+    assert!(limiter.check("ada").await.is_err());
+    // The other two calls count, too.
+    advance(38 * 60 * MINUTE).await;
+    assert!(limiter.check_n("ada", 2).await.is_ok());
+}
