@@ -1,4 +1,5 @@
-//! Client address of a request, as the key of a limiter. `trusted_proxies` finds it, and extracts it for handlers.
+//! Client address of a request, as the key of a limiter, and how many bits of it identify a client. `trusted_proxies`
+//! finds it, and extracts it for handlers.
 
 use std::{
     fmt,
@@ -10,6 +11,10 @@ use ::axum::{
     http::StatusCode,
     response::{IntoResponse, Response},
 };
+
+/// Default numbers of leading bits that identify a client.
+pub(super) const IPV4_PREFIX: u8 = 32;
+pub(super) const IPV6_PREFIX: u8 = 64;
 
 /// Address of a client: the key to limit anonymous clients by, and an extractor for your handlers.
 ///

@@ -16,15 +16,11 @@ use ::axum::{
 use ipnet::{IpNet, Ipv4Net};
 
 use super::{
-    client_ip::{ClientIp, ClientIpRejection},
+    client_ip::{ClientIp, ClientIpRejection, IPV4_PREFIX, IPV6_PREFIX},
     forwarded::{address, forwarded_for, from_right},
 };
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
-
-/// Default numbers of leading bits that identify a client.
-const IPV4_PREFIX: u8 = 32;
-const IPV6_PREFIX: u8 = 64;
 
 /// Trusted proxies, and the header field in which they report the client, to find your clients behind load balancers.
 ///

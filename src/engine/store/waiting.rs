@@ -1,5 +1,5 @@
-//! Registration of waiters for loads, turns, inserts and departures; and the tags that a load takes over from the value
-//! that it replaces.
+//! Registration of waiters: one caller leads the load or refresh of a key, and others wait. Also of waiters for turns,
+//! inserts and departures; and the tags that a load takes over from the value that it replaces.
 
 use std::{
     hash::{BuildHasher, Hash},

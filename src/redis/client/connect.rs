@@ -1,4 +1,5 @@
-//! Making of connections: socket options, TLS, login, and the version of the protocol.
+//! Making of connections: socket options, TLS, login, the version of the protocol, and how many commands may be in
+//! flight.
 
 use std::{
     sync::{

@@ -8,7 +8,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::{
     super::Error,
-    deny_cache::{Denial, DenyCache, DenyLookup},
+    deny_cache::{Denial, DenyCache, DenyLookup, MAX_DENIAL_WITH_RESERVATIONS},
     limiter_state::LimiterState,
     on_error::Fallback,
     permit::{Charged, Permit},
@@ -19,9 +19,6 @@ use crate::{
     engine::coop,
     rate_limit::{Limit, Limited, PerLimit, Several},
 };
-
-/// Maximum time for which a denial counts if units are reserved: another process may give some back.
-const MAX_DENIAL: Duration = Duration::from_millis(400);
 
 /// A call that is to be decided.
 pub(super) struct Attempt<'a> {
@@ -264,7 +261,7 @@ impl LimiterState {
 
     /// Returns for how long the denial counts of a call that would pass after `wait`.
     pub(super) fn denial_time(&self, wait: Duration) -> Duration {
-        if self.reservations.is_some() { wait.min(MAX_DENIAL) } else { wait }
+        if self.reservations.is_some() { wait.min(MAX_DENIAL_WITH_RESERVATIONS) } else { wait }
     }
 
     /// Decides by [`OnError`](super::OnError). If not `charges`, the permit has cost 0 and is not counted.

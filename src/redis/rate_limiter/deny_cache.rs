@@ -1,13 +1,17 @@
-//! Cache of denials by the server: a denied key that is checked again too early costs no round trip.
+//! Cache of denials by the server, and how long one counts: a denied key that is checked again too early costs no round
+//! trip.
 //!
 //! 1. A denial holds until the call would pass, as until then other calls can only be charged in addition. So it is
 //!    repeated for the same cost and limits. The wait for another cost is known only to the server.
 //! 2. A denial ends when this process charges its subject, which extends the wait, or refunds or resets it. A denial
 //!    that was in flight during such a change is not cached.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering::Relaxed},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
 };
 
 use tokio::time::Instant;
@@ -26,6 +30,9 @@ use crate::{
 
 /// Maximum number of cached denials per subject, each for another cost or other limits.
 const MAX_DENIALS: usize = 4;
+
+/// Maximum time for which a denial counts if units are reserved: another process may give some back.
+pub(super) const MAX_DENIAL_WITH_RESERVATIONS: Duration = Duration::from_millis(400);
 
 /// Number of versions, which subjects share. The more there are, the rarer a change of one subject prevents the caching
 /// of another's denial.
