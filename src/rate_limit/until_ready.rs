@@ -22,6 +22,9 @@ use super::{
 };
 use crate::engine::{coop, to_key::ToKey};
 
+/// Resolution of timers. Those that fire in the same tick wake their tasks in the order in which they were started.
+const TIMER_TICK: Duration = Duration::from_millis(1);
+
 /// Remaining quota of each limit at the last check of a call that waits.
 pub(super) type LastRemaining = Option<PerLimit<Remaining>>;
 
@@ -128,10 +131,11 @@ where
     ///
     /// # Errors
     ///
-    /// Returns [`Limited`] if the call cannot pass within `max_wait`. It is denied immediately if it cannot pass in
+    /// Returns [`Limited`] if the call does not pass within `max_wait`. It is denied immediately if it cannot pass in
     /// time, given the current usage and the calls ahead of it, or if
     /// [`max_waiting`](super::RateLimiterBuilder::max_waiting) calls already wait for the key; otherwise it is denied
-    /// when `max_wait` has elapsed. So no more calls wait for a key than can pass in time.
+    /// when `max_wait` has elapsed. If its turn comes at that time, it passes if the units are free. So no more calls wait
+    /// for a key than can pass in time.
     ///
     /// # Cancel safety
     ///
@@ -230,6 +234,9 @@ where
                 return Err(self.count_denied_waiter(key, limits, limited));
             }
         }
+        let until_end = |at: Instant| end.map_or(at, |end| at.min(end));
+        // The last head for whose decision the call waited after the end.
+        let mut decided_after = None;
         loop {
             let first_denial = first_denial.take();
             // Checked again after each change of the limits: a call that passes at any usage, or can never pass, does
@@ -241,11 +248,18 @@ where
             }
             let now = clock.instant(clock.now());
             let wake_at = match waiter.turn(now) {
-                Err(wake_at) if end.is_none_or(|end| now < end) => wake_at,
+                Err(wake_at) if end.is_none_or(|end| now < end) => until_end(wake_at),
                 Err(_) => {
-                    // It never was the head, so it has no denial of its own yet.
-                    let limited = self.earliest_denial(key, limits, cost, || 0);
-                    return Err(self.count_denied_waiter(key, limits, limited));
+                    // If the units became free at the end, the timer of this call may have fired before that of the
+                    // head. It is decided in its turn, which comes as soon as those ahead have been polled.
+                    let due = waiter.due_head(now).filter(|head| decided_after != Some(*head));
+                    if due.is_none() {
+                        // It never was the head, so it has no denial of its own yet.
+                        let limited = self.earliest_denial(key, limits, cost, || 0);
+                        return Err(self.count_denied_waiter(key, limits, limited));
+                    }
+                    decided_after = due;
+                    now + TIMER_TICK
                 }
                 // Again after each sleep, since a check that did not wait may have taken the quota.
                 Ok(()) => {
@@ -259,12 +273,11 @@ where
                             };
                             let at = self.wait.jittered(at, &mut self.shared.random());
                             waiter.asks_at(at);
-                            at
+                            until_end(at)
                         }
                     }
                 }
             };
-            let wake_at = end.map_or(wake_at, |end| wake_at.min(end));
             // A call that is dropped here has charged nothing; the drop of `waiter` wakes the next head.
             *has_waited |= self.sleep_as(&waiter, wake_at, &mut version).await;
         }

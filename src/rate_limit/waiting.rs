@@ -243,6 +243,11 @@ impl<K: Hash + Eq + Clone, S: BuildHasher> Waiter<'_, K, S> {
         turn
     }
 
+    /// Returns the number of the head if the time of its check has come, so that the turn of this waiter may come, too.
+    pub(crate) fn due_head(&self, now: Instant) -> Option<u64> {
+        self.waiting.lock().by_key.get(&self.key).and_then(|wait_queue| wait_queue.due_head(now))
+    }
+
     /// Announces the time of the head's next check, or the end of the one in progress.
     pub(crate) fn asks_at(&self, at: Instant) {
         self.change(|wait_queue| {

@@ -30,6 +30,7 @@ mod keys;
 mod limit_texts;
 mod limits;
 mod long_logs;
+mod max_wait;
 mod model;
 mod peek_refund_reset;
 mod runtimes;

@@ -200,6 +200,12 @@ impl WaitQueue {
         self.slots.first_key_value().is_some_and(|(first, _)| *first == number)
     }
 
+    /// Returns the number of the head if the time of its check has come: it may pass now, and those behind it as well.
+    pub(super) fn due_head(&self, now: Instant) -> Option<u64> {
+        let (number, _) = self.slots.first_key_value()?;
+        self.asks_at.is_none_or(|asks_at| asks_at <= now).then_some(*number)
+    }
+
     fn head(&self) -> Option<&QueueSlot> {
         self.slots.first_key_value().map(|(_, head)| head)
     }
