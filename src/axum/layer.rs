@@ -333,7 +333,9 @@ impl<K, S> RateLimitLayer<K, S> {
     ///
     /// A request is denied without waiting (with Redis, after one round trip) if it cannot be admitted in time, given
     /// the current usage and the requests ahead of it, or if [`max_waiting`](crate::RateLimiterBuilder::max_waiting)
-    /// requests already wait for its key. So no more requests wait than can pass in time.
+    /// requests already wait for its key. The units of the requests ahead are counted one by one, as
+    /// [`until_ready_within`](crate::RateLimiter::until_ready_within) explains: behind requests of several units, a
+    /// request may wait for the maximum and then be denied, but none is denied at once that could pass in time.
     /// [`jitter`](crate::RateLimiterBuilder::jitter) applies as well. All requests of a key wait in one queue, also if
     /// they are under different [limits](RateLimitLayer::limits): one that waits for a small plan delays those behind
     /// it.

@@ -149,6 +149,31 @@ pub(crate) trait Algorithm: Clone + Send + Sync + 'static {
     /// Returns when `cost` more units pass, unless more is charged in the meantime; `None` if they pass now.
     fn ready(&self, params: &LimitParams, now: &impl Now, cost: u32) -> Option<Tick>;
 
+    /// Returns when `cost` more units pass behind `ahead` units of waiting calls, at the earliest: each of those is
+    /// charged as soon as it passes.
+    ///
+    /// By default, the unit after a whole quota passes `per` after the first one of that quota. So it is exact if all
+    /// calls cost one unit. A call of several units is charged when its last unit passes, thus the true time is later.
+    fn ready_behind(&self, params: &LimitParams, now: &impl Now, ahead: u64, cost: u32) -> Tick {
+        ready_unit_by_unit(params, now, ahead, cost, |first| self.ready(params, now, first))
+    }
+
+    /// The same for a limit by which the key was not checked before.
+    fn ready_behind_unknown<'a>(
+        known: impl Iterator<Item = &'a Self> + Clone,
+        params: &LimitParams,
+        now: &impl Now,
+        ahead: u64,
+        cost: u32,
+    ) -> Tick
+    where
+        Self: 'a,
+    {
+        ready_unit_by_unit(params, now, ahead, cost, |first| {
+            Self::ready_unknown(known, params, now, first)
+        })
+    }
+
     /// Charges `cost` and drops charges that have left the window. Returns the charge and the units left.
     fn charge(&mut self, params: &LimitParams, now: &impl Now, cost: u32) -> (Charge, u32);
 
@@ -189,6 +214,24 @@ pub(crate) trait Algorithm: Clone + Send + Sync + 'static {
         let ready = |cost| self.ready(params, now, cost);
         Remaining::of(self.used(params, now), params, now, ready)
     }
+}
+
+/// Returns when the last of the units passes if each is charged as soon as it passes. `ready` returns when the first
+/// units do, at most a quota.
+fn ready_unit_by_unit(
+    params: &LimitParams,
+    now: &impl Now,
+    ahead: u64,
+    cost: u32,
+    ready: impl FnOnce(u32) -> Option<Tick>,
+) -> Tick {
+    let quota = u64::from(params.quota);
+    // Index of the last unit, from 0.
+    let last = ahead.saturating_add(cost.into()).saturating_sub(1);
+    // At most the quota, as `Algorithm::ready` requires.
+    let first = (last % quota) as u32 + 1;
+    let ready = ready(first).unwrap_or_else(|| now.tick());
+    ready.later((last / quota).saturating_mul(params.per))
 }
 
 /// Usage as groups of units that leave the window together: the time at which they do, and their number. In order of

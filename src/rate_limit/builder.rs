@@ -214,7 +214,7 @@ impl<K, S> RateLimiterBuilder<K, S> {
     /// ```
     ///
     /// A call that would exceed this is denied immediately. Calls that wait without a time limit are never denied for
-    /// this reason, but they count. Defaults to no maximum other than the number of calls that can pass in time.
+    /// this reason, but they count. Defaults to no maximum other than the number of calls that may pass in time.
     ///
     /// # Panics
     ///

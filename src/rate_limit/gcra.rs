@@ -324,6 +324,33 @@ impl Algorithm for Gcra {
         (!now.has_reached(ready)).then_some(ready)
     }
 
+    /// Exact for calls of any cost: each raises the arrival by its cost, so the call passes when all units but a quota
+    /// have leaked. `per` for each quota ahead would be too long: of those units, some pass before the bucket is full.
+    fn ready_behind(&self, params: &LimitParams, now: &impl Now, ahead: u64, cost: u32) -> Tick {
+        let (per, quota) = (u128::from(params.per), u128::from(params.quota));
+        let present = now.tick();
+        let base = self.arrival_parts().max(self.parts(present, 0));
+        let units = u128::from(ahead) + u128::from(cost);
+        let full = base.saturating_add(per.saturating_mul(units));
+        let ready = full.saturating_sub(per * quota).div_ceil(quota);
+        let ready = Tick::from_nanoseconds(u64::try_from(ready).unwrap_or(u64::MAX));
+        ready.max(present)
+    }
+
+    /// The usage by limits that leak faster is not known at the time of the check. It has to leak until the call itself
+    /// fits, at least.
+    fn ready_behind_unknown<'a>(
+        known: impl Iterator<Item = &'a Self> + Clone,
+        params: &LimitParams,
+        now: &impl Now,
+        ahead: u64,
+        cost: u32,
+    ) -> Tick {
+        let of_slower = Self::of_slower(known.clone(), params, &|_, parts| parts);
+        let ready = of_slower.ready_behind(params, now, ahead, cost);
+        Self::ready_unknown(known, params, now, cost).map_or(ready, |alone| alone.max(ready))
+    }
+
     #[inline]
     fn charge(&mut self, params: &LimitParams, now: &impl Now, cost: u32) -> (Charge, u32) {
         let (time, part) = time_of(params, cost);

@@ -158,15 +158,19 @@ impl<A: Algorithm> KeyState<A> {
         waits.reduce(Denied::longer).map_or(Ok(()), Err)
     }
 
-    /// Returns when `cost` more units pass one of the limits; `None` for now.
-    pub(super) fn ready(
+    /// Returns when `cost` more units pass one of the limits behind `ahead` units of waiting calls, at the earliest.
+    pub(super) fn ready_behind(
         &self,
         limit: usize,
         params: &LimitParams,
         now: &LazyNow<'_>,
+        ahead: u64,
         cost: u32,
-    ) -> Option<Tick> {
-        self.positions.get(limit)?.ready(params, now, cost)
+    ) -> Tick {
+        match self.positions.get(limit) {
+            Some(position) => position.ready_behind(params, now, ahead, cost),
+            None => A::new(params).ready_behind(params, now, ahead, cost),
+        }
     }
 
     /// Charges all limits, even above their quotas.

@@ -56,9 +56,6 @@ where
     }
 
     /// Returns the earliest time at which a call of `cost` passes behind waiters for `ahead` units, as a denial.
-    ///
-    /// Present usage determines when the first `quota` units pass. Each further quota takes another `per`, by any
-    /// algorithm.
     pub(super) fn earliest_denial<Q>(
         &self,
         key: &Q,
@@ -72,16 +69,10 @@ where
         self.with_limits(limits, |CallLimits { limits, params, .. }| {
             let now = self.shared.clock.lazy_now();
             let denied = self.inspect(key, params, &now, |state| {
-                // Index of the call's last unit behind those ahead, from 0. `ahead` runs under the lock of the usage,
-                // as `Waiter::ahead` requires.
-                let last = ahead().saturating_add(cost.into()).saturating_sub(1);
+                // Under the lock of the usage, as `Waiter::ahead` requires.
+                let ahead = ahead();
                 let each = params.iter().enumerate().map(|(limit, params)| {
-                    let quota = u64::from(params.quota);
-                    // At most the quota, as `Algorithm::ready` requires.
-                    let first = (last % quota) as u32 + 1;
-                    let ready =
-                        state.ready(limit, params, &now, first).unwrap_or_else(|| now.tick());
-                    let ready = ready.later((last / quota).saturating_mul(params.per));
+                    let ready = state.ready_behind(limit, params, &now, ahead, cost);
                     Denied { limits: Exceeded::one(limit), ready, remaining: 0 }
                 });
                 let mut denied = each.reduce(Denied::longer)?;

@@ -199,6 +199,20 @@ impl<A: Algorithm> Position<A> {
         }
     }
 
+    /// Returns when `cost` more units pass a limit behind `ahead` units of waiting calls, at the earliest.
+    pub(super) fn ready_behind(
+        &self,
+        params: &LimitParams,
+        now: &LazyNow<'_>,
+        ahead: u64,
+        cost: u32,
+    ) -> Tick {
+        match self.known(params) {
+            Some(state) => state.ready_behind(params, now, ahead, cost),
+            None => A::ready_behind_unknown(self.in_use(now), params, now, ahead, cost),
+        }
+    }
+
     pub(super) fn remaining(&self, params: &LimitParams, now: &LazyNow<'_>) -> Remaining {
         match self.known(params) {
             Some(state) => state.remaining(params, now),

@@ -134,8 +134,13 @@ where
     /// Returns [`Limited`] if the call does not pass within `max_wait`. It is denied immediately if it cannot pass in
     /// time, given the current usage and the calls ahead of it, or if
     /// [`max_waiting`](super::RateLimiterBuilder::max_waiting) calls already wait for the key; otherwise it is denied
-    /// when `max_wait` has elapsed. If its turn comes at that time, it passes if the units are free. So no more calls wait
-    /// for a key than can pass in time.
+    /// when `max_wait` has elapsed. If its turn comes at that time, it passes if the units are free.
+    ///
+    /// The time at which it would pass is exact for one limit of [`Window::Gcra`](super::Window::Gcra), and for one of
+    /// [`Window::Log`](super::Window::Log) if each call ahead of it costs one unit: then no more calls wait for a key
+    /// than can pass in time. Otherwise it is the earliest possible time, since units ahead are counted one by one. So
+    /// a call that could pass is never denied immediately, but one behind calls of several units may wait until
+    /// `max_wait` has elapsed and then be denied.
     ///
     /// # Cancel safety
     ///

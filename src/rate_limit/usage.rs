@@ -35,16 +35,18 @@ impl<'a, A: Algorithm> Usage<'a, A> {
         }
     }
 
-    /// Returns when `cost` more units pass one of the limits; `None` for now.
-    pub(super) fn ready(
+    /// Returns when `cost` more units pass one of the limits behind `ahead` units of waiting calls, at the earliest.
+    pub(super) fn ready_behind(
         &self,
         limit: usize,
         params: &LimitParams,
         now: &LazyNow<'_>,
+        ahead: u64,
         cost: u32,
-    ) -> Option<Tick> {
-        let shared = self.shared.and_then(|shared| shared.ready(limit, params, now, cost));
-        self.own.ready(limit, params, now, cost).max(shared)
+    ) -> Tick {
+        let of = |state: &KeyState<A>| state.ready_behind(limit, params, now, ahead, cost);
+        let shared = self.shared.map(of);
+        shared.map_or(of(self.own), |shared| shared.max(of(self.own)))
     }
 
     pub(super) fn remaining(

@@ -1,4 +1,4 @@
-//! `until_ready_within`: the decision at the end of the maximum wait.
+//! `until_ready_within`: which calls are denied immediately, and the decision at the end of the maximum wait.
 
 use std::{
     sync::{Arc, Mutex},
@@ -13,7 +13,7 @@ use tokio::{
 };
 
 use crate::{
-    limits::{MILLISECOND, MINUTE, WINDOWS},
+    limits::{MILLISECOND, MINUTE, NANOSECOND, SECOND, WINDOWS},
     sequences,
 };
 
@@ -42,6 +42,33 @@ async fn joined<T: Send + 'static>(
         yield_now().await;
     }
     task
+}
+
+#[tokio::test(start_paused = true)]
+async fn gcra_estimates_a_wait_behind_a_costly_waiter_exactly() {
+    // Per limit: units used, cost of the waiter ahead, and time at which a call of one unit passes behind it.
+    let cases = [
+        (Limit::new(10, 10 * SECOND), 1, 10, 2 * SECOND),
+        (Limit::new(10, 10 * SECOND), 9, 10, 10 * SECOND),
+        (Limit::new(10, 10 * SECOND), 10, 10, 11 * SECOND),
+        (Limit::new(2, 12 * MILLISECOND), 1, 2, 12 * MILLISECOND),
+    ];
+    for (limit, used, ahead, passes_after) in cases {
+        let builder = RateLimiter::<u8>::builder().window(Window::Gcra);
+        let limiter = builder.limit(limit.clone()).build();
+        limiter.check_n(&KEY, used).await.unwrap();
+        let ahead = wait_for(&limiter, ahead).await;
+        let start = Instant::now();
+        for max_wait in [Duration::ZERO, passes_after - NANOSECOND] {
+            let limited = limiter.until_ready_within(&KEY, max_wait).await.unwrap_err();
+            let denied = (start.elapsed(), limited.retry_after());
+            assert_eq!(denied, (Duration::ZERO, passes_after), "{limit}, {used} units used");
+        }
+        let passed = limiter.until_ready_within(&KEY, passes_after).await;
+        assert!(passed.is_ok(), "{limit}, {used} units used");
+        assert_eq!(start.elapsed(), passes_after, "{limit}, {used} units used");
+        assert!(ahead.await.unwrap().is_ok());
+    }
 }
 
 /// A refund wakes the head, whose timer is then started after those of the waiters behind it.
@@ -80,6 +107,87 @@ async fn waiter_whose_maximum_wait_ends_when_units_are_free_is_not_overtaken() {
 
 fn any_window() -> impl Strategy<Value = Window> {
     prop_oneof![Just(WINDOWS[0]), Just(Window::Buckets(3)), Just(WINDOWS[2])]
+}
+
+/// Usage of a key and its queue, in which all waiters wait without a limit.
+#[derive(Clone, Debug)]
+struct Queue {
+    window: Window,
+    quota: u32,
+    /// Milliseconds per unit.
+    step: u32,
+    /// Milliseconds before each check, and its cost.
+    checks: Vec<(u32, u32)>,
+    ahead: Vec<u32>,
+}
+
+impl Queue {
+    /// Returns the limiter and the waiters, with the time at which one of them passes.
+    async fn build(&self) -> (RateLimiter<u8>, Vec<JoinHandle<Result<Permit, Limited>>>) {
+        let limit = Limit::new(self.quota, self.quota * self.step * MILLISECOND);
+        let limiter = RateLimiter::builder().window(self.window).limit(limit).build();
+        for (pause, cost) in &self.checks {
+            advance(*pause * MILLISECOND).await;
+            let _ = limiter.check_n(&KEY, (*cost).min(self.quota)).await;
+        }
+        let mut waiters = Vec::new();
+        for cost in &self.ahead {
+            waiters.push(wait_for(&limiter, (*cost).min(self.quota)).await);
+        }
+        (limiter, waiters)
+    }
+
+    /// Returns the result of a call within a maximum wait, and the time that it took.
+    async fn pass(&self, max_wait: Duration) -> (Result<Permit, Limited>, Duration) {
+        let (limiter, _waiters) = self.build().await;
+        let start = Instant::now();
+        let passed = limiter.until_ready_within(&KEY, max_wait).await;
+        (passed, start.elapsed())
+    }
+
+    /// Returns `true` if the time of a wait is computed exactly: by `Log` only if no cost makes a call wait for units
+    /// that pass earlier.
+    fn is_exact(&self) -> bool {
+        match self.window {
+            Window::Log => self.ahead.iter().all(|cost| *cost == 1),
+            window => window == Window::Gcra,
+        }
+    }
+}
+
+/// The oracle is the time after which a call without a maximum wait passes behind the same waiters.
+#[test]
+fn call_that_can_pass_within_its_maximum_wait_is_not_denied() {
+    let checks = vec((0..12_u32, 1..6_u32), 0..5);
+    let queues = (any_window(), 1..7_u32, 1..5_u32, checks, vec(1..7_u32, 1..5));
+    proptest!(sequences::config(300, 20_261), |(queue in queues)| {
+        let (window, quota, step, checks, ahead) = queue;
+        // Costs of one unit often, for which more is promised.
+        let ahead = ahead.into_iter().map(|cost| if step % 2 == 0 { 1 } else { cost }).collect();
+        let queue = Queue { window, quota, step: 3 * step, checks, ahead };
+        paused(async {
+            let (limiter, _waiters) = queue.build().await;
+            let start = Instant::now();
+            limiter.until_ready(&KEY).await;
+            let passes_after = start.elapsed();
+
+            let (passed, waited) = queue.pass(passes_after).await;
+            assert!(passed.is_ok(), "denied after {waited:?}, passes after {passes_after:?}");
+            assert_eq!(waited, passes_after);
+
+            // By less than a millisecond, timers may be late.
+            let by = if queue.is_exact() { NANOSECOND } else { MILLISECOND };
+            let Some(too_short) = passes_after.checked_sub(by) else { return };
+            let (passed, waited) = queue.pass(too_short).await;
+            let retry_after = passed.expect_err("passed before its time").retry_after();
+            assert!(waited <= passes_after, "denied after {waited:?}");
+            if queue.is_exact() {
+                assert_eq!((waited, retry_after), (Duration::ZERO, passes_after));
+            } else if waited.is_zero() {
+                assert!(retry_after <= passes_after, "{retry_after:?} is after {passes_after:?}");
+            }
+        });
+    });
 }
 
 #[derive(Clone, Debug)]
