@@ -338,7 +338,8 @@ impl<K, S> RateLimitLayer<K, S> {
     /// request may wait for the maximum and then be denied, but none is denied at once that could pass in time.
     /// [`jitter`](crate::RateLimiterBuilder::jitter) applies as well. All requests of a key wait in one queue, also if
     /// they are under different [limits](RateLimitLayer::limits): one that waits for a small plan delays those behind
-    /// it.
+    /// it. Of the requests ahead, only those right before a request and under the same limits count for the time at
+    /// which it can be admitted.
     ///
     /// If the server notices that the client of a waiting request has disconnected, the request is removed from the
     /// queue. With HTTP/1.1, hyper does not notice it while the body of the request is unread, or while another request

@@ -55,7 +55,7 @@ fn interleavings_of_a_wait_queue_that_some_leave() {
         let passes = || {
             let (waiting, heads) = (waiting.clone(), heads.clone());
             thread::spawn(move || {
-                let waiter = waiting.join(KEY, 1);
+                let waiter = waiting.join(KEY, 1, None);
                 wait(&waiter, now);
                 assert_eq!(heads.fetch_add(1, SeqCst), 0, "two waiters were the head at a time");
                 thread::yield_now();
@@ -65,7 +65,7 @@ fn interleavings_of_a_wait_queue_that_some_leave() {
         let gives_up = || {
             let waiting = waiting.clone();
             thread::spawn(move || {
-                let waiter = waiting.join(KEY, 1);
+                let waiter = waiting.join(KEY, 1, None);
                 let _ = waiter.turn(now);
                 thread::yield_now();
                 drop(waiter);
@@ -85,7 +85,7 @@ fn interleavings_of_a_wait_queue_whose_head_is_not_polled() {
         let silent = {
             let waiting = waiting.clone();
             thread::spawn(move || {
-                let waiter = waiting.join(KEY, 1);
+                let waiter = waiting.join(KEY, 1, None);
                 let _ = waiter.turn(start);
                 // Polled again at some time, or never.
                 thread::yield_now();
@@ -96,7 +96,7 @@ fn interleavings_of_a_wait_queue_whose_head_is_not_polled() {
         let passes = || {
             let waiting = waiting.clone();
             thread::spawn(move || {
-                let waiter = waiting.join(KEY, 1);
+                let waiter = waiting.join(KEY, 1, None);
                 let mut now = start;
                 // It sleeps until the returned time, so it gets its turn eventually.
                 for _ in 0..100 {

@@ -131,7 +131,7 @@ where
                 return (probed, has_waited);
             };
             if waiter.is_none() {
-                let joined = waiter.insert(self.probing.join(key.clone(), cost));
+                let joined = waiter.insert(self.probing.join(key.clone(), cost, limits));
                 if joined.behind() >= self.wait.max_waiting {
                     return (probed, has_waited);
                 }

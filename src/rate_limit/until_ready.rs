@@ -226,7 +226,7 @@ where
                 }
             }
         }
-        let waiter = self.waiting.join(key.to_key(), cost);
+        let waiter = self.waiting.join(key.to_key(), cost, limits);
         // A refund since the denial may have found no waiter to wake.
         if self.waiting.releases() != releases {
             first_denial = None;

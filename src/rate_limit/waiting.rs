@@ -27,6 +27,7 @@ use tokio::time::Instant;
 
 pub(crate) use self::wait_queue::WaiterUnits;
 use self::wait_queue::{Place, SharedWaiter, WaitQueue, Wakes};
+use super::Limit;
 use crate::engine::sync::{
     Mutex, MutexGuard,
     atomic::{
@@ -71,7 +72,7 @@ pub(crate) struct Waiter<'a, K: Hash + Eq, S: BuildHasher> {
     shared: Arc<SharedWaiter>,
     /// Number of waiters ahead when it joined.
     waiters_ahead: usize,
-    /// Sum of the costs of all waiters that joined before it.
+    /// Sum of the costs of the waiters that joined right before it, by the same limits.
     units_before: u64,
 }
 
@@ -180,11 +181,11 @@ impl<K: Hash + Eq + Clone, S: BuildHasher> Waiting<K, S> {
         self.wake(hash);
     }
 
-    /// Joins the wait queue of `key` at its end, for a call of `cost` units.
-    pub(crate) fn join(&self, key: K, cost: u32) -> Waiter<'_, K, S> {
+    /// Joins the wait queue of `key` at its end, for a call of `cost` units by the limiter's own limits or by others.
+    pub(crate) fn join(&self, key: K, cost: u32, limits: Option<&[Limit]>) -> Waiter<'_, K, S> {
         let (number, place) = self.with_queue(&key, |wait_queue, next| {
             let number = mem::replace(next, *next + 1);
-            (number, wait_queue.join(number, cost))
+            (number, wait_queue.join(number, cost, limits))
         });
         let Place { shared, waiters_ahead, units_before } = place;
         Waiter { waiting: self, key, number, shared, waiters_ahead, units_before }
@@ -222,7 +223,7 @@ impl<K: Hash + Eq + Clone, S: BuildHasher> Waiter<'_, K, S> {
         self.waiters_ahead
     }
 
-    /// Returns a lower bound on the units that earlier waiters wait for. To be called under the lock of the usage: the
+    /// Returns a lower bound on the units that earlier waiters wait for by the same limits. To be called under the lock of the usage: the
     /// units of a head depart under that lock, together with their charge.
     pub(crate) fn ahead(&self) -> u64 {
         self.units_before.saturating_sub(self.units().departed.load(Relaxed))
@@ -316,7 +317,7 @@ mod tests {
         let arrivals = AtomicU32::new(0);
         let join_and_leave = || {
             for round in 1..=2_000 {
-                let waiter = waiting.join(round, 1);
+                let waiter = waiting.join(round, 1, None);
                 // Both threads are awake before they continue.
                 arrivals.fetch_add(1, Relaxed);
                 while arrivals.load(Relaxed) < 2 * round {
@@ -336,15 +337,15 @@ mod tests {
     fn silent_waiter_keeps_its_place_in_the_next_queue_of_its_key() {
         let waiting = Waiting::new(DefaultHasher::default());
         let start = Instant::now();
-        let silent = waiting.join("ada", 1);
+        let silent = waiting.join("ada", 1, None);
         assert!(silent.turn(start).is_ok());
-        let other = waiting.join("ada", 1);
+        let other = waiting.join("ada", 1, None);
         let rewoken_at = other.turn(start).expect_err("the head has not missed its check yet");
         let lost_at = other.turn(rewoken_at).expect_err("the head is woken once more first");
         assert!(other.turn(lost_at).is_ok());
         // The queue is removed with its last slot, and a new one begins.
         drop(other);
-        let third = waiting.join("ada", 1);
+        let third = waiting.join("ada", 1, None);
         assert!(silent.turn(lost_at).is_ok(), "the silent waiter joined first");
         assert!(third.turn(lost_at).is_err());
         drop(silent);

@@ -16,7 +16,7 @@ use axum::{
     response::Response,
     routing::get,
 };
-use fleeting::{Headers, Limit, Limited, RateLimitLayer, RateLimiter, Standing};
+use fleeting::{Headers, Limit, Limited, RateLimitLayer, RateLimiter, Standing, Window};
 use http_body_util::BodyExt;
 use tokio::{
     task::yield_now,
@@ -416,6 +416,28 @@ async fn waiting_request_of_a_small_plan_delays_those_behind_it() {
     let timed = async |path| (ask(&app, get_path(path)).await.status().as_u16(), start.elapsed());
     let (first, second) = tokio::join!(timed("/1"), timed("/2"));
     assert_eq!((first, second), ((200, 60 * SECOND), (200, 60 * SECOND)));
+}
+
+/// Units that wait for a large plan do not take their time by the small plan of a request behind them. (With `Gcra`,
+/// the units of the large plan leak as the small one says.)
+#[tokio::test(start_paused = true)]
+async fn request_that_passes_in_time_behind_one_of_a_larger_plan_is_not_denied() {
+    for window in [Window::Log, Window::Buckets(10)] {
+        let limiter = RateLimiter::<String>::builder().window(window).limit(Limit::per_minute(1));
+        let small: Arc<[Limit]> = [Limit::per_minute(10)].into();
+        let large: Arc<[Limit]> = [Limit::per_minute(100)].into();
+        let layer = RateLimitLayer::new(limiter.build(), all)
+            .limits(move |parts, _| {
+                Some(if parts.uri.path() == "/1" { &small } else { &large }.clone())
+            })
+            .cost(|parts| parts.uri.path()[1..].parse().unwrap())
+            .wait(150 * SECOND);
+        let app = Router::new().route("/{id}", get("hello")).layer(layer);
+        assert_eq!(ask(&app, get_path("/100")).await.status(), 200);
+        let status = async |path| ask(&app, get_path(path)).await.status().as_u16();
+        let (first, second) = tokio::join!(status("/50"), status("/1"));
+        assert_eq!((first, second), (200, 200), "{window:?}");
+    }
 }
 
 /// The first change of the limits, while the handler runs.

@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use tokio::{sync::Notify, time::Instant};
 
+use super::super::Limit;
 use crate::engine::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Time that a head may miss its announced check before it is woken once more, and again before it loses its slot. Long
@@ -29,9 +30,11 @@ pub(super) struct WaitQueue {
     pub(super) asks_at: Option<Instant>,
     /// Set when the head missed its check and was woken once more.
     was_rewoken: bool,
-    /// Sum of the costs of all waiters that ever joined.
+    /// Limits of the waiter that joined last, if it has others than the limiter's own.
+    last_limits: Option<Box<[Limit]>>,
+    /// Sum of the costs of the waiters that joined last, one after the other, by these limits.
     joined_units: u64,
-    /// Sum of the costs of those that were charged or have left.
+    /// Sum of the costs of those of them that were charged or have left.
     departed_units: Arc<AtomicU64>,
     /// Number of slots that were removed.
     removed: u64,
@@ -54,7 +57,7 @@ pub(super) struct SharedWaiter {
 pub(crate) struct WaiterUnits {
     /// 0 after they have departed.
     pending: AtomicU64,
-    /// Units of the whole queue that have departed.
+    /// Units that have departed, of all waiters that joined together with this one by the same limits.
     pub(super) departed: Arc<AtomicU64>,
 }
 
@@ -63,7 +66,7 @@ pub(super) struct Place {
     pub(super) shared: Arc<SharedWaiter>,
     /// Number of waiters ahead.
     pub(super) waiters_ahead: usize,
-    /// Sum of the costs of all waiters that joined before.
+    /// Sum of the costs of the waiters that joined right before, by the same limits.
     pub(super) units_before: u64,
 }
 
@@ -109,7 +112,12 @@ impl WaitQueue {
     }
 
     /// Adds a waiter for `cost` units at the end. Numbers increase from waiter to waiter.
-    pub(super) fn join(&mut self, number: u64, cost: u32) -> Place {
+    pub(super) fn join(&mut self, number: u64, cost: u32, limits: Option<&[Limit]>) -> Place {
+        // Units that wait for other limits take another time, and may even be charged above the quota of these.
+        if self.last_limits.as_deref() != limits {
+            self.last_limits = limits.map(Into::into);
+            (self.joined_units, self.departed_units) = (0, Arc::default());
+        }
         let (waiters_ahead, units_before) = (self.slots.len(), self.joined_units);
         self.joined_units = self.joined_units.saturating_add(cost.into());
         let departed = self.departed_units.clone();

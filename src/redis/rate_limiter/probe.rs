@@ -88,7 +88,7 @@ impl LimiterState {
             let Some(ready) = limited.ready_at() else { return Ok((decision, has_waited)) };
             let is_in_time = end.is_none_or(|end| ready <= end);
             if is_in_time && waiter.is_none() {
-                let joined = waiter.insert(self.probing.join(subject.clone(), cost));
+                let joined = waiter.insert(self.probing.join(subject.clone(), cost, None));
                 if joined.behind() < self.wait.max_waiting && self.probing.releases() != releases {
                     continue;
                 }

@@ -42,7 +42,7 @@ impl LimiterState {
     ) -> Result<Decision, Error> {
         let end = max_wait.and_then(|wait| Instant::now().checked_add(wait));
         // From here on it has a place in the queue, which its drop gives up.
-        let waiter = self.waiting.join(subject.clone(), cost);
+        let waiter = self.waiting.join(subject.clone(), cost, limits_override);
         let is_queue_full = max_wait.is_some() && waiter.behind() >= self.wait.max_waiting;
         loop {
             let mut change = pin!(self.current_limits.next_change());
