@@ -177,6 +177,32 @@ async fn wait_delays_a_request_until_it_passes() {
     assert!(denied.status() == 429 || begin.elapsed() > Duration::from_millis(880));
 }
 
+/// As in memory: the units of the larger plan do not take their time by the small plan.
+#[tokio::test]
+async fn request_that_passes_in_time_behind_one_of_a_larger_plan_is_not_denied() {
+    let server = Server::start();
+    let plan = |quota| -> std::sync::Arc<[Limit]> { [Limit::per_second(quota)].into() };
+    let (small, large) = (plan(1), plan(100));
+    // By the small plan, the 50 units that wait would take 50 seconds.
+    let layer = by_token(limiter(&server, 1, OnError::Deny).await)
+        .limits(move |request, _| {
+            Some(if request.uri.path() == "/fails" { &large } else { &small }.clone())
+        })
+        .cost(|request| if request.uri.path() == "/fails" { 50 } else { 1 })
+        .wait(Duration::from_secs(40));
+    let url = serve(app().layer(layer)).await;
+    let (http, fails) = (Http::new(), format!("{url}/fails"));
+    for _ in 0..2 {
+        assert_eq!(ask(&http, &fails, "ada").await.status(), StatusCode::IM_A_TEAPOT);
+    }
+    let behind = async {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        ask(&http, &url, "ada").await.status()
+    };
+    let (ahead, behind) = tokio::join!(ask(&http, &fails, "ada"), behind);
+    assert_eq!((ahead.status(), behind), (StatusCode::IM_A_TEAPOT, StatusCode::OK));
+}
+
 #[tokio::test]
 async fn limits_cost_skip_and_shadow_work_as_in_memory() {
     let server = Server::start();
