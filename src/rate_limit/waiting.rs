@@ -223,8 +223,8 @@ impl<K: Hash + Eq + Clone, S: BuildHasher> Waiter<'_, K, S> {
         self.waiters_ahead
     }
 
-    /// Returns a lower bound on the units that earlier waiters wait for by the same limits. To be called under the lock of the usage: the
-    /// units of a head depart under that lock, together with their charge.
+    /// Returns a lower bound on the units that earlier waiters wait for by the same limits. To be called under the lock
+    /// of the usage: the units of a head depart under that lock, together with their charge.
     pub(crate) fn ahead(&self) -> u64 {
         self.units_before.saturating_sub(self.units().departed.load(Relaxed))
     }
