@@ -3,8 +3,8 @@
 //! 1. The slot of each entry is in `by_key`.
 //! 2. An entry with a deadline is in `deadlines` or, while it is leased, in `leases`, except if the lease never ends.
 //!    An entry that failed too often is in `dead`. All other entries are in no queue.
-//! 3. Each sequence number is used once, for a deadline or for a claim. A claim is void unless its number is the one
-//!    stored in its entry.
+//! 3. Each sequence number is used once: for a deadline, a claim, or a place in `dead`. A claim is void unless its
+//!    number is the one stored in its entry.
 //! 4. The user's `Eq` and `Clone` run before anything is changed, and no key or value is dropped here. So a panic in
 //!    user code leaves the entries unchanged.
 //! 5. Adding to a queue sets `wake_requested` if the addition is due before the wake deadline of the first waiter.
@@ -14,7 +14,11 @@ mod leases;
 
 #[cfg(feature = "metrics")]
 use std::time::Duration;
-use std::{collections::HashMap, hint::black_box, mem};
+use std::{
+    collections::{BTreeMap, HashMap},
+    hint::black_box,
+    mem,
+};
 
 use equivalent::Equivalent;
 use rand::rngs::SmallRng;
@@ -40,7 +44,10 @@ pub(super) struct Entries<K, V> {
     leases: DeadlineQueue,
     /// By the times since when the entries are dead. A lease that ended may be noticed after a later failure.
     dead: DeadlineQueue,
-    dead_len: usize,
+    /// Numbers of the timers in `dead`, by slot. Dead entries keep the numbers of their deadlines: a late holder may
+    /// still release one, and it then has its former place again. Not part of the entries, as few are dead. A tree, as
+    /// a table of millions would hold the lock for long when it grows.
+    dead_sequences: BTreeMap<u32, u64>,
     /// Number of entries in `deadlines` with failed attempts.
     resting_len: usize,
     /// Reasons of failed attempts by slot. Not part of the entries, as most dictionaries have none.
@@ -127,7 +134,7 @@ impl<K, V> Entries<K, V> {
             deadlines: DeadlineQueue::new(),
             leases: DeadlineQueue::new(),
             dead: DeadlineQueue::new(),
-            dead_len: 0,
+            dead_sequences: BTreeMap::new(),
             resting_len: 0,
             reasons: HashMap::default(),
             retries,
@@ -425,8 +432,9 @@ impl<K, V> Entries<K, V> {
             }
             QueuedIn::Leases => self.leases.remove(entry.lease_end, entry.claim),
             QueuedIn::Dead => {
-                self.dead.remove(entry.lease_end, entry.sequence);
-                self.dead_len -= 1;
+                if let Some(sequence) = self.dead_sequences.remove(&slot.number) {
+                    self.dead.remove(entry.lease_end, sequence);
+                }
             }
         }
     }

@@ -49,6 +49,28 @@ async fn failed_claim_waits_for_the_default_backoff() {
     assert_eq!(claim(&dict).await.attempts(), 2);
 }
 
+/// The order is the same if a call has noticed in between that the entry is dead.
+#[tokio::test(start_paused = true)]
+async fn released_entry_keeps_its_place_among_equal_deadlines() {
+    for (attempts, is_noticed, is_extended) in
+        [(2, true, false), (1, false, false), (1, true, false), (1, true, true)]
+    {
+        let dict = dict_with_due(attempts, &["a", "b", "c"]).await;
+        let held = dict.claim_expired(2, SECOND).await;
+        advance(SECOND).await;
+        if is_noticed {
+            assert_eq!(dict.dead_len().await, if attempts == 1 { 2 } else { 0 });
+        }
+        for claim in held.into_iter().rev() {
+            assert!(!is_extended || claim.extend(SECOND).await);
+            assert!(claim.release().await);
+        }
+        let taken = dict.take_expired(9).await;
+        let case = (attempts, is_noticed, is_extended);
+        assert_eq!(taken, [("a", 0), ("b", 1), ("c", 2)], "{case:?}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn release_wakes_a_waiter() {
     let dict = dict_with_due(1, &["a"]).await;

@@ -15,12 +15,11 @@ use crate::sequences::config;
 
 type Key = u8;
 
-const MAX_ATTEMPTS: u32 = 3;
 const FIRST_BACKOFF: Duration = Duration::from_millis(200);
 const MAX_BACKOFF: Duration = Duration::from_millis(300);
 
-fn builder() -> TimeoutDictBuilder<Key, u32> {
-    TimeoutDict::builder().backoff(FIRST_BACKOFF, MAX_BACKOFF).max_attempts(MAX_ATTEMPTS).seed(7)
+fn builder(max_attempts: u32) -> TimeoutDictBuilder<Key, u32> {
+    TimeoutDict::builder().backoff(FIRST_BACKOFF, MAX_BACKOFF).max_attempts(max_attempts).seed(7)
 }
 
 #[derive(Clone, Debug)]
@@ -59,7 +58,7 @@ enum Op {
 /// Few keys and few instants, so that operations collide.
 fn op() -> impl Strategy<Value = Op> {
     let key = || 0..6_u8;
-    let time = || prop_oneof![9 => 0..8_u64, 1 => Just(u64::MAX)];
+    let time = || prop_oneof![4 => Just(0), 9 => 0..8_u64, 1 => Just(u64::MAX)];
     let which = any::<Index>;
     prop_oneof![
         12 => (key(), time()).prop_map(|(k, t)| Op::Set(k, t)),
@@ -121,10 +120,10 @@ struct Entry {
 }
 
 /// The model: the entries, in no order.
-#[derive(Default)]
 struct Model {
     entries: Vec<Entry>,
     last_number: u64,
+    max_attempts: u32,
 }
 
 impl Entry {
@@ -136,6 +135,10 @@ impl Entry {
 }
 
 impl Model {
+    fn new(max_attempts: u32) -> Self {
+        Self { entries: vec![], last_number: 0, max_attempts }
+    }
+
     fn get(&mut self, key: Key) -> Option<&mut Entry> {
         self.entries.iter_mut().find(|entry| entry.key == key)
     }
@@ -150,10 +153,10 @@ impl Model {
 
     /// Returns the previous deadline.
     fn set_deadline(&mut self, key: Key, deadline: Option<Instant>) -> Option<Option<Instant>> {
-        let set_order = self.next_number();
+        let (set_order, max_attempts) = (self.next_number(), self.max_attempts);
         let entry = self.get(key).filter(|entry| entry.dead.is_none())?;
         entry.claim = None;
-        if entry.attempts >= MAX_ATTEMPTS {
+        if entry.attempts >= max_attempts {
             self.move_to_dead(key);
             return None;
         }
@@ -172,7 +175,7 @@ impl Model {
         let last_lease = |entry: &Entry| {
             let (number, end) = entry.claim?;
             let has_ended = end.is_some_and(|end| now >= end);
-            let is_last = entry.attempts >= MAX_ATTEMPTS && entry.dead.is_none();
+            let is_last = entry.attempts >= self.max_attempts && entry.dead.is_none();
             (has_ended && is_last).then_some((end, number, entry.key))
         };
         let mut ended: Vec<_> = self.entries.iter().filter_map(last_lease).collect();
@@ -184,15 +187,14 @@ impl Model {
 
     fn move_to_dead(&mut self, key: Key) {
         let number = self.next_number();
-        let entry = self.get(key).expect("the entry exists");
-        (entry.dead, entry.set_order) = (Some(number), number);
+        self.get(key).expect("the entry exists").dead = Some(number);
     }
 
     /// Ends a claim. Returns its key, and whether the entry needs a new deadline.
     fn return_entry(&mut self, claim: u64, has_delay: bool) -> Option<(Key, bool)> {
         self.end_leases();
         let now = Instant::now();
-        let set_order = self.next_number();
+        let (set_order, max_attempts) = (self.next_number(), self.max_attempts);
         let entry = self.claimed(claim)?;
         let (_, end) = entry.claim.take().expect("the claim is valid");
         let has_ended = end.is_some_and(|end| now >= end);
@@ -200,7 +202,7 @@ impl Model {
         if entry.dead.is_some() || has_ended && !has_delay {
             return Some((key, false));
         }
-        if entry.attempts >= MAX_ATTEMPTS {
+        if entry.attempts >= max_attempts {
             self.move_to_dead(key);
             return Some((key, false));
         }
@@ -297,8 +299,8 @@ struct Test {
 }
 
 impl Test {
-    fn new() -> Self {
-        let (dict, model) = (builder().build(), Model::default());
+    fn new(max_attempts: u32) -> Self {
+        let (dict, model) = (builder(max_attempts).build(), Model::new(max_attempts));
         Self { dict, model, claims: vec![], waiters: VecDeque::new(), next_value: 0 }
     }
 
@@ -547,14 +549,14 @@ fn check(claim: Option<Claim<Key, u32>>, (key, value, _, attempts): Claimed) -> 
 #[test]
 fn timeout_dict_agrees_with_the_model() {
     let config = config(1_000, 2_015);
-    proptest!(config, |(ops in proptest::collection::vec(op(), 1..80))| {
+    proptest!(config, |(max_attempts in 1..4_u32, ops in proptest::collection::vec(op(), 1..80))| {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_time()
             .start_paused(true)
             .build()
             .unwrap();
         runtime.block_on(async {
-            let mut test = Test::new();
+            let mut test = Test::new(max_attempts);
             for op in ops {
                 test.run(op).await;
             }

@@ -34,7 +34,7 @@ impl<K, V> Entries<K, V> {
     }
 
     pub(in crate::timeout_dict) fn dead_len(&self) -> usize {
-        self.dead_len
+        self.dead_sequences.len()
     }
 
     /// Makes a dead entry due at `deadline`, without failed attempts. Returns `false` if there is no dead entry of this
@@ -68,12 +68,11 @@ impl<K, V> Entries<K, V> {
     pub(super) fn move_to_dead(&mut self, slot: Slot, at: Deadline) {
         let sequence = self.next_sequence();
         let entry = self.entry_mut(slot);
-        // It keeps its deadline, since a late holder may also extend its lease: then the entry is no longer dead, and
-        // `ttl` reports that deadline again.
-        entry.sequence = sequence;
+        // It keeps its deadline and the number of that, since a late holder may also extend its lease or release it:
+        // then it is no longer dead, `ttl` reports that deadline again, and it has its place among equal ones.
         entry.lease_end = at;
         entry.queued_in = QueuedIn::Dead;
         self.dead.insert(Timer { deadline: at, sequence, slot });
-        self.dead_len += 1;
+        self.dead_sequences.insert(slot.number, sequence);
     }
 }
