@@ -77,10 +77,13 @@ where
     ///
     /// When this method returns, none of these entries can be read any more. The call takes as long as a single write,
     /// for any number of tagged entries: the next sweep examines all entries and removes the tagged ones from memory.
-    /// Until then, other calls cost slightly more. If the value of such an entry is being loaded
-    /// again ([ahead](super::Builder::refresh_ahead) of its deadline, within its stale window, or by
-    /// [`refresh_with`](Cache::refresh_with)), the loaded value is not stored. Neither is a value that is being loaded
-    /// with this tag ([`Tagged`](crate::Tagged)).
+    /// Until then, other calls cost slightly more. An entry that has already expired, and is in its
+    /// [stale window](crate::guide::loaders#stale-values), is removed then, too, with cause
+    /// [`Cause::Expired`](crate::Cause::Expired), as by [`remove`](Cache::remove).
+    ///
+    /// If the value of such an entry is being loaded again ([ahead](super::Builder::refresh_ahead) of its deadline,
+    /// within its stale window, or by [`refresh_with`](Cache::refresh_with)), the loaded value is not stored. Neither
+    /// is a value that is being loaded with this tag ([`Tagged`](crate::Tagged)).
     pub async fn remove_tag(&self, tag: &str) {
         coop::proceed().await;
         self.inner.remove_tag(tag);

@@ -53,7 +53,7 @@ pub(crate) use self::{
     batch::PART,
     raw_entry::VacantEntry,
     sweep::{LockWait, StepLimits},
-    tag_removal::TagPurge,
+    tag_removal::{PurgeRest, TagPurge, TagSweep},
     waiting::Seen,
     write::WriteDecision,
 };

@@ -137,3 +137,62 @@ async fn sweep_expires_entries_while_a_subscriber_of_removed_tags_is_full() {
     assert_eq!((report.expired, report.held_back), (100, true));
     assert_eq!(cache.len(), ENTRIES - 1, "one removal fits into the capacity");
 }
+
+/// The removal of the tag has ended the stale windows of half of the values, which depart as expired.
+#[tokio::test(start_paused = true)]
+async fn subscriber_that_never_reads_holds_only_its_own_cause_back() {
+    for cause in [Cause::Removed, Cause::Expired] {
+        let builder = Cache::builder().shards(2).stale_if_error(SECOND * 3_600);
+        let cache = builder.publish([Cause::Removed, Cause::Expired]).build();
+        let mut events = cache.events_lossless(CAPACITY).only([cause]);
+        for key in 0..ENTRIES {
+            cache.set_tagged(key, key, SECOND, ["all"]).await;
+        }
+        advance(SECOND).await;
+        for key in ENTRIES..2 * ENTRIES {
+            cache.set_tagged(key, key, SECOND * 3_600, ["all"]).await;
+        }
+        cache.remove_tag("all").await;
+        sleep(5 * SECOND).await;
+        assert_eq!((cache.len(), cache.stats().overflow), (ENTRIES - CAPACITY, 0), "{cause:?}");
+        // A later removal of a tag is not held back, either.
+        for key in 0..10 {
+            cache.set_tagged(3 * ENTRIES + key, key, SECOND * 3_600, ["more"]).await;
+        }
+        cache.remove_tag("more").await;
+        sleep(5 * SECOND).await;
+        let more = if cause == Cause::Removed { 10 } else { 0 };
+        assert_eq!(cache.len(), ENTRIES - CAPACITY + more, "{cause:?}");
+        for received in 0..ENTRIES + more {
+            let event = timeout(SECOND, events.recv()).await.expect("the removal continues");
+            assert_eq!(event.unwrap().cause, cause);
+            assert_eq!(cache.stats().overflow, 0, "after {received} events");
+        }
+        sleep(SECOND).await;
+        assert!(cache.is_empty(), "{cause:?}");
+    }
+}
+
+/// The subscriber reads one event per second, which frees little of its capacity at each tick.
+#[tokio::test(start_paused = true)]
+async fn entries_expire_while_a_subscriber_receives_stale_ones_with_a_removed_tag() {
+    let builder = Cache::builder().shards(2).stale_if_error(10 * SECOND);
+    let cache = builder.publish([Cause::Expired]).build();
+    let mut events = cache.events_lossless(CAPACITY);
+    cache.set_ex(ENTRIES, 0, 2 * SECOND).await;
+    sleep(5 * SECOND).await;
+    for key in 0..ENTRIES {
+        cache.set_tagged(key, key, SECOND, ["all"]).await;
+    }
+    sleep(2 * SECOND).await;
+    cache.remove_tag("all").await;
+    sleep(4 * SECOND).await;
+    assert!(cache.len() > ENTRIES / 2, "the sweeper waits for the subscriber");
+    sleep(2 * SECOND).await;
+    let mut received = 0;
+    while events.recv().await.expect("the cache has a handle").key != ENTRIES {
+        received += 1;
+        sleep(SECOND / 100).await;
+    }
+    assert!(received <= 3 * CAPACITY, "it was removed after {received} others");
+}

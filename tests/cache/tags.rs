@@ -405,3 +405,89 @@ async fn entry_removed_by_tag_has_the_cause_removed_after_its_deadline() {
         }
     }
 }
+
+/// The removal of the tag has ended the stale window, but the value had expired before: it departs as `Expired`, as
+/// after `remove`, no matter by which operation it is removed from memory.
+#[tokio::test(start_paused = true)]
+async fn stale_entry_departs_as_expired_after_the_removal_of_its_tag() {
+    for bounded in [false, true] {
+        for operation in 0..9 {
+            let builder = Cache::<u32, u32>::builder()
+                .sweep(Sweep::manual())
+                .stale_if_error(60 * MINUTE)
+                .publish([Cause::Expired, Cause::Removed, Cause::Replaced, Cause::Evicted]);
+            let cache = if bounded { builder.max_entries(2).build() } else { builder.build() };
+            let mut events = cache.events_lossless(100);
+            cache.set(2, 2).await;
+            cache.set_tagged(1, 1, MINUTE, ["a"]).await;
+            advance(2 * MINUTE).await;
+            cache.remove_tag("a").await;
+            match operation {
+                0 => cache.clear().await,
+                1 if bounded => drop(cache.set(3, 3).await),
+                1 | 2 => assert_eq!(cache.sweep().await.expired, 1),
+                3 => assert_eq!(cache.get_or_set_with(&1, MINUTE, async || 3).await, 3),
+                4 => assert_eq!(cache.set(1, 3).await, None),
+                5 => assert_eq!(cache.remove_many([&1]).await, 0),
+                6 => assert_eq!(cache.remove(&1).await, None),
+                7 => cache.set_many([(1, 3)], None).await,
+                _ => cache.shutdown().await,
+            }
+            let received = from_fn(|| unconstrained(events.recv()).now_or_never().flatten());
+            let received: Vec<_> =
+                received.map(|event| (event.key, event.value, event.cause)).collect();
+            let cleared = (operation == 0).then_some((2, 2, Cause::Removed));
+            let mut expected: Vec<_> = cleared.into_iter().collect();
+            expected.push((1, 1, Cause::Expired));
+            expected.sort_by_key(|(key, ..)| received.iter().position(|(other, ..)| key == other));
+            assert_eq!(received, expected, "{operation}");
+            cache.sweep().await;
+            assert_eq!(cache.stats().expired, 1, "{operation}");
+        }
+    }
+}
+
+/// Only the next sweep: the window would last for an hour.
+#[tokio::test(start_paused = true)]
+async fn sweep_removes_stale_entries_with_a_removed_tag() {
+    let cache = Cache::builder().stale_while_revalidate(60 * MINUTE).shards(4).build();
+    for key in 0..1_000 {
+        cache.set_tagged(key, key, MINUTE, [if key % 2 == 0 { "even" } else { "odd" }]).await;
+    }
+    advance(2 * MINUTE).await;
+    for key in 0..100 {
+        cache.set_tagged(key, key, MINUTE, ["even"]).await;
+    }
+    cache.remove_tag("even").await;
+    sleep(Duration::from_secs(1)).await;
+    let stats = cache.stats();
+    // The 100 written values have replaced expired ones.
+    assert_eq!((cache.len(), stats.removed, stats.expired), (450, 100, 100 + 450));
+    cache.remove_tag("odd").await;
+    sleep(Duration::from_secs(1)).await;
+    assert!(cache.is_empty());
+}
+
+/// The load has begun after the removal of the tag, so it replaces the value in any case.
+#[tokio::test(start_paused = true)]
+async fn sweep_of_a_stale_entry_with_a_removed_tag_does_not_end_its_load() {
+    for max_entries in [1, 1_000] {
+        let builder = Cache::<u32, u32>::builder().sweep(Sweep::manual());
+        let builder = builder.stale_while_revalidate(60 * MINUTE).max_entries(max_entries);
+        let cache = builder.build();
+        cache.set_tagged(1, 1, MINUTE, ["tag"]).await;
+        advance(2 * MINUTE).await;
+        cache.remove_tag("tag").await;
+        let loaded = Semaphore::new(0);
+        let mut load = spawn(cache.get_or_set(&1, MINUTE, async {
+            loaded.acquire().await.unwrap().forget();
+            2
+        }));
+        assert_pending!(load.poll());
+        cache.sweep().await;
+        assert!(cache.is_empty());
+        loaded.add_permits(1);
+        assert_ready_eq!(load.poll(), 2);
+        assert_eq!(cache.get(&1).await, Some(2));
+    }
+}

@@ -116,7 +116,7 @@ enum RemovedTag {
     None,
     /// The entry was live: it is unreadable, and the next lookup or sweep removes it.
     WhileLive,
-    /// The entry was expired: no loader returns it any more.
+    /// The entry was expired: no loader returns it any more, and the next sweep removes it.
     WhileExpired,
 }
 

@@ -74,14 +74,15 @@ where
         self.count_many(Cause::Removed, removed);
     }
 
-    /// Removes up to `max_removed` entries of the next buckets for which `should_remove` returns true, live or not, as
-    /// `Removed`. The cursor stops before the first one that exceeds `max_removed`. Returns the number of removed
-    /// entries, and whether the shard has more buckets.
+    /// Removes up to `max_removed` entries of the next buckets for which `should_remove` returns true, live or not,
+    /// with `cause`, or as `Removed` if a tag removed them earlier. The cursor stops before the first one that exceeds
+    /// `max_removed`. Returns the number of removed entries, and whether the shard has more buckets.
     pub(crate) fn remove_next(
         &mut self,
         cursor: &mut TableCursor,
         now: Tick,
         max_removed: usize,
+        cause: Cause,
         mut should_remove: impl FnMut(&ScannedEntry<'_, K, V>, Tick) -> bool,
         departures: &mut Vec<Departure<K, V>>,
     ) -> (usize, bool) {
@@ -100,12 +101,15 @@ where
                     end = bucket;
                     break;
                 }
-                state.bump_write_version_of(|| context.hash_or_zero(scanned.key), scanned.key);
+                // Not for an expired entry: no look-up returns it, so its key may be loaded since.
+                if cause == Cause::Removed || scanned.is_tag_removed() {
+                    state.bump_write_version_of(|| context.hash_or_zero(scanned.key), scanned.key);
+                }
                 chosen.push(bucket);
             }
         }
         for bucket in &chosen {
-            self.remove_into(*bucket, Cause::Removed, now, departures);
+            self.remove_into(*bucket, cause, now, departures);
         }
         self.record(departures);
         cursor.next = end;

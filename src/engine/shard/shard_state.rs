@@ -78,6 +78,12 @@ impl<'a, K, V> ScannedEntry<'a, K, V> {
         self.side_tables.is_removed(self.bucket, self.entry.deadline())
     }
 
+    /// Returns whether a tag of the entry was removed, before its deadline or in its stale window.
+    #[inline]
+    pub(crate) fn has_removed_tag(&self) -> bool {
+        self.side_tables.is_removed(self.bucket, Deadline::PERSISTENT)
+    }
+
     /// Returns whether a look-up at `now` would return the entry.
     #[inline]
     pub(crate) fn is_live(&self, now: Tick) -> bool {

@@ -5,6 +5,7 @@ use std::hash::{BuildHasher, Hash};
 use super::Store;
 use crate::engine::{
     clock::{Now, Tick},
+    event::departure::Cause,
     panics,
     shard::{
         clear::{count_entries, records_clear},
@@ -60,26 +61,29 @@ where
         should_remove: &mut impl FnMut(&K, &V) -> bool,
         now: &impl Now,
     ) -> (usize, bool) {
-        self.remove_next(cursor, now, usize::MAX, |scanned, now| {
+        self.remove_next(cursor, now, usize::MAX, Cause::Removed, |scanned, now| {
             scanned.is_live(now) && should_remove(scanned.key, &scanned.entry.value)
         })
     }
 
-    /// Removes up to `max_removed` entries of the next windows for which `should_remove` returns true, live or not, as
-    /// `Removed`. Returns their number, and whether there are more windows.
+    /// Removes up to `max_removed` entries of the next windows for which `should_remove` returns true, live or not,
+    /// with `cause`, or as `Removed` if a tag removed them earlier. Returns their number, and whether there are more
+    /// windows.
     pub(super) fn remove_next(
         &self,
         cursor: &mut TableCursor,
         now: &impl Now,
         max_removed: usize,
+        cause: Cause,
         should_remove: impl FnMut(&ScannedEntry<'_, K, V>, Tick) -> bool,
     ) -> (usize, bool) {
         let mut departures = Vec::new();
         let Ok(mut locked) = self.lock_shard(cursor.shard).unless_moving() else {
             return (0, true);
         };
+        let now = now.tick();
         let (removed, has_more) =
-            locked.remove_next(cursor, now.tick(), max_removed, should_remove, &mut departures);
+            locked.remove_next(cursor, now, max_removed, cause, should_remove, &mut departures);
         drop(locked);
         panics::drop_all(departures);
         if !has_more {

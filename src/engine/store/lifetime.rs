@@ -35,6 +35,12 @@ where
         self
     }
 
+    /// Returns whether expired entries are kept, for a stale window.
+    #[inline]
+    pub(super) fn keeps_stale(&self) -> bool {
+        self.stale_window > 0
+    }
+
     /// Returns whether a value that is written with this deadline departs at once, instead of staying for its stale
     /// window: a caller that writes a value with a TTL of zero wants that no one gets it from the cache. Calls
     /// `deadline` only if there is a stale window.
@@ -44,7 +50,7 @@ where
         deadline: impl FnOnce() -> Deadline,
         now: &impl Now,
     ) -> bool {
-        self.stale_window > 0 && now.is_expired(deadline())
+        self.keeps_stale() && now.is_expired(deadline())
     }
 
     /// Returns the stale cutoff: entries that expired by then are past their stale window.

@@ -12,7 +12,7 @@ use super::{
     write::{WriteDecision, Written},
 };
 use crate::engine::{
-    clock::{Deadline, Now, Tick},
+    clock::{Deadline, Now},
     event::departure::Cause,
     shard::{
         Shard, remove::DropQueue, shard_state::ScannedEntry, table_cursor::TableCursor,
@@ -20,11 +20,30 @@ use crate::engine::{
     },
 };
 
-/// Progress of a purge of entries whose tags were removed.
+/// Progress of the writers' purge of entries whose tags were removed.
 pub(crate) struct TagPurge {
     /// Generation of tag removals when the purge began.
     removals: usize,
     cursor: TableCursor,
+}
+
+/// Progress of a sweep's purge of entries whose tags were removed. One pass removes the values that were live by then,
+/// and another one those in their stale windows: they depart with different causes, and a subscriber of one cause
+/// without free capacity must not hold the other one back.
+pub(crate) struct TagSweep {
+    removals: usize,
+    /// `None` once the pass is done, and so is the other one.
+    live: Option<TableCursor>,
+    stale: Option<TableCursor>,
+}
+
+/// Rest of a pass of a purge.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PurgeRest {
+    None,
+    Some,
+    /// An entry was left in place because the maximum number was removed.
+    HeldBack,
 }
 
 impl<K, V, S> Store<K, V, S>
@@ -131,25 +150,55 @@ where
         locked
     }
 
-    /// Returns a purge of all shards if any entry may have a removed tag.
-    pub(crate) fn begin_tag_purge(&self) -> Option<TagPurge> {
+    /// Returns a purge of all shards if any entry may have a removed tag: the one that is under way, unless that has
+    /// only stale values left and does not know of all removed tags.
+    pub(crate) fn next_tag_sweep(&self, purge: Option<TagSweep>) -> Option<TagSweep> {
+        if purge.as_ref().is_some_and(|purge| purge.live.is_some()) {
+            return purge;
+        }
         let removals = self.context.tag_removals.begin_purge()?;
-        Some(TagPurge { removals, cursor: TableCursor::default() })
+        purge.filter(|purge| purge.removals == removals).or_else(|| {
+            let cursor = TableCursor::default();
+            Some(TagSweep {
+                removals,
+                live: Some(cursor),
+                stale: self.keeps_stale().then_some(cursor),
+            })
+        })
     }
 
-    /// Removes up to `max_removed` of the entries with removed tags in the next windows. Returns their number, and
-    /// whether there may be more.
+    /// Removes up to `max_removed` of the entries with removed tags in the next windows, of those that depart with
+    /// `cause`: `Removed` or `Expired`. Returns their number, and the rest of the pass.
     pub(crate) fn remove_tagged(
         &self,
-        purge: &mut TagPurge,
+        purge: &mut TagSweep,
         now: &impl Now,
+        cause: Cause,
         max_removed: usize,
-    ) -> (usize, bool) {
-        let (removed, has_more) = self.remove_next(&mut purge.cursor, now, max_removed, is_removed);
-        if !has_more {
+    ) -> (usize, PurgeRest) {
+        let is_live = cause == Cause::Removed;
+        let pass = if is_live { &mut purge.live } else { &mut purge.stale };
+        let Some(cursor) = pass else { return (0, PurgeRest::None) };
+        let mut chosen = 0;
+        let is_chosen = |scanned: &ScannedEntry<'_, K, V>, _| {
+            let is_tagged = if is_live {
+                scanned.is_tag_removed()
+            } else {
+                scanned.has_removed_tag() && !scanned.is_tag_removed()
+            };
+            chosen += usize::from(is_tagged);
+            is_tagged
+        };
+        let (removed, has_more) = self.remove_next(cursor, now, max_removed, cause, is_chosen);
+        if has_more {
+            let is_held_back = chosen > removed;
+            return (removed, if is_held_back { PurgeRest::HeldBack } else { PurgeRest::Some });
+        }
+        *pass = None;
+        if purge.is_done() {
             self.context.tag_removals.end_purge(purge.removals);
         }
-        (removed, has_more)
+        (removed, PurgeRest::None)
     }
 
     /// Continues the purge of the writers at the bound in the next windows, until `to_free` of weight is freed. Returns
@@ -160,11 +209,14 @@ where
         now: &impl Now,
     ) -> Option<usize> {
         // Taken out while it is in use: removing entries runs user code, which may panic.
-        let mut purge = self.swap_tag_purge(None).or_else(|| self.begin_tag_purge())?;
+        let mut purge = self.swap_tag_purge(None).or_else(|| {
+            let removals = self.context.tag_removals.begin_purge()?;
+            Some(TagPurge { removals, cursor: TableCursor::default() })
+        })?;
         let (position, mut is_held_back, mut examined) = (purge.cursor, false, 0);
         let is_chosen = |scanned: &ScannedEntry<'_, K, V>, _| {
             examined += 1;
-            let is_removed = scanned.is_tag_removed();
+            let is_removed = self.is_ended_by_tag(scanned);
             is_held_back |= is_removed && to_free == 0;
             if !is_removed || to_free == 0 {
                 return false;
@@ -172,7 +224,8 @@ where
             to_free = to_free.saturating_sub(u64::from(scanned.weight()));
             true
         };
-        let (_, mut has_more) = self.remove_next(&mut purge.cursor, now, usize::MAX, is_chosen);
+        let (cursor, cause) = (&mut purge.cursor, Cause::Expired);
+        let (_, mut has_more) = self.remove_next(cursor, now, usize::MAX, cause, is_chosen);
         if is_held_back {
             (purge.cursor, has_more) = (position, true);
         }
@@ -193,11 +246,25 @@ where
     pub(crate) fn remove_tagged_of(&self, shard: usize, now: &impl Now) {
         let mut cursor = TableCursor::of(shard);
         while self.has_tag_removals() && cursor.shard == shard {
-            self.remove_next(&mut cursor, now, usize::MAX, is_removed);
+            let is_chosen = |scanned: &ScannedEntry<'_, K, V>, _| self.is_ended_by_tag(scanned);
+            self.remove_next(&mut cursor, now, usize::MAX, Cause::Expired, is_chosen);
+        }
+    }
+
+    /// Returns whether the removal of a tag has ended the entry, which was live by then, or in its stale window. In the
+    /// latter case it departs as expired, as it does if it is removed by its key.
+    fn is_ended_by_tag(&self, scanned: &ScannedEntry<'_, K, V>) -> bool {
+        match self.keeps_stale() {
+            true => scanned.has_removed_tag(),
+            // Expired entries are due in any case.
+            false => scanned.is_tag_removed(),
         }
     }
 }
 
-fn is_removed<K, V>(scanned: &ScannedEntry<'_, K, V>, _: Tick) -> bool {
-    scanned.is_tag_removed()
+impl TagSweep {
+    /// Returns true once both passes are done.
+    pub(crate) fn is_done(&self) -> bool {
+        self.live.is_none() && self.stale.is_none()
+    }
 }

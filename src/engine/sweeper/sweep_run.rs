@@ -16,7 +16,7 @@ use crate::engine::{
     event::Cause,
     panics,
     shared_state::SharedState,
-    store::{Departure, LockWait, ShardPass, StepLimits, Store, TagPurge},
+    store::{Departure, LockWait, PurgeRest, ShardPass, StepLimits, Store, TagSweep},
 };
 
 /// Number of times that a locked shard is retried before the sweeper closes the shard's gate to new readers.
@@ -40,7 +40,7 @@ const PURGE_STEPS: usize = 16;
 /// Work and buffers that a sweep leaves to the next one.
 pub(crate) struct Leftovers<K, V> {
     /// Purge of entries whose tag was removed, if it has not ended.
-    pub(super) tag_purge: Option<TagPurge>,
+    pub(super) tag_purge: Option<TagSweep>,
     /// Empty; kept for its allocation, and so is the next one. An allocation of kilobytes lets the allocator of glibc
     /// merge all memory freed since the last one, and a task that frees thousands of keys per second has to wait for
     /// it.
@@ -58,8 +58,10 @@ pub(crate) struct SweepRun<K, V> {
     report: SweepReport,
     /// Number of entries moved to another table. They count as work, but not as examined.
     moved: u64,
-    /// Purge of entries whose tag was removed; it runs before the first pass.
-    tag_purge: Option<TagPurge>,
+    /// Purge of entries whose tag was removed. Those that depart as removed are purged before the first pass, and those
+    /// that had expired after the last one, so that they do not take the capacity of a subscriber from entries that
+    /// expire now.
+    tag_purge: Option<TagSweep>,
     /// True if all passes are done, and only the purge may be left.
     is_expired: bool,
     /// Shards that the current pass has not finished, with the number of times that each was found locked.
@@ -75,8 +77,11 @@ pub(crate) struct SweepRun<K, V> {
 pub(crate) enum Step {
     /// Yield to the runtime, then continue.
     Yield,
-    /// Wait for a lossless subscriber without free capacity for events of this cause.
-    HeldBack(Cause),
+    /// Wait for a lossless subscriber without free capacity for expirations.
+    HeldBack,
+    /// Wait for one without free capacity for events of this cause, but only until the next sweep: the passes are done,
+    /// and only the purge of entries with removed tags is left.
+    PurgeHeldBack(Cause),
     Done,
 }
 
@@ -101,7 +106,7 @@ where
         );
         let report = SweepReport::default();
         let Leftovers { tag_purge, pending, unrecorded } = leftovers;
-        let tag_purge = tag_purge.or_else(|| cache.store.begin_tag_purge());
+        let tag_purge = cache.store.next_tag_sweep(tag_purge);
         let mut sweep = Self {
             sweep: cache.sweep(),
             report,
@@ -141,8 +146,8 @@ where
                 return true;
             }
             // Tags may have been removed since the sweep began.
-            self.tag_purge = self.tag_purge.take().or_else(|| cache.store.begin_tag_purge());
-            matches!(self.remove_tagged(cache), Some(Step::Yield))
+            self.tag_purge = cache.store.next_tag_sweep(self.tag_purge.take());
+            matches!(self.remove_tagged(cache, Cause::Removed), Some(Step::Yield))
         };
         catch_unwind(AssertUnwindSafe(purge)).unwrap_or_else(|_| {
             tracing::error!(cache = cache.name(), "sweep panicked, the next sweep continues");
@@ -182,13 +187,13 @@ where
         let start = cache.clock.now();
         let mut now = start;
         let step = self.evict_deferred(cache).or_else(|| self.remove_failed(cache));
-        let step = step.or_else(|| self.remove_tagged(cache));
-        if let Some(Step::Yield) = step {
+        let purged = step.or_else(|| self.remove_tagged(cache, Cause::Removed));
+        if let Some(Step::Yield) = purged {
             self.report.elapsed += cache.clock.now().since(start);
             return Step::Yield;
         }
         // A full subscriber of removals does not hold expirations back.
-        let step = loop {
+        let mut step = loop {
             if self.is_expired {
                 break Step::Done;
             }
@@ -212,13 +217,12 @@ where
                 break Step::Yield;
             }
         };
-        self.report.elapsed += cache.clock.now().since(start);
         if let Step::Done = step {
             self.is_expired = true;
-            if self.tag_purge.is_some() {
-                return Step::HeldBack(Cause::Removed);
-            }
+            let purged_stale = self.remove_tagged(cache, Cause::Expired);
+            step = purged_stale.or(purged).unwrap_or(Step::Done);
         }
+        self.report.elapsed += cache.clock.now().since(start);
         step
     }
 
@@ -241,23 +245,31 @@ where
         Some(Step::Yield)
     }
 
-    /// Purges some of the entries whose tag was removed; returns `None` if there are no more.
+    /// Purges some of the entries whose tag was removed, of those that depart with `cause`: `Removed` or `Expired`.
+    /// Returns `None` if there are no more.
     fn remove_tagged<S: BuildHasher + Clone>(
         &mut self,
         cache: &SharedState<K, V, S>,
+        cause: Cause,
     ) -> Option<Step> {
         let purge = self.tag_purge.as_mut()?;
         for _ in 0..PURGE_STEPS {
-            let room = cache.publisher.room(Cause::Removed);
-            let (removed, has_more) = cache.store.remove_tagged(purge, &cache.clock, room);
+            let room = cache.publisher.room(cause);
+            let (removed, rest) = cache.store.remove_tagged(purge, &cache.clock, cause, room);
             cache.publisher.flush();
-            if !has_more {
-                self.tag_purge = None;
-                return None;
+            if cause == Cause::Expired {
+                self.report.expired += removed as u64;
             }
-            if removed == room {
-                self.report.held_back = true;
-                return Some(Step::HeldBack(Cause::Removed));
+            match rest {
+                PurgeRest::None => {
+                    self.tag_purge.take_if(|purge| purge.is_done());
+                    return None;
+                }
+                PurgeRest::HeldBack => {
+                    self.report.held_back = true;
+                    return Some(Step::PurgeHeldBack(cause));
+                }
+                PurgeRest::Some => {}
             }
         }
         Some(Step::Yield)
@@ -296,7 +308,7 @@ where
             self.pending.push_front((shard_pass, 0));
         }
         self.report.held_back |= swept.held_back;
-        swept.held_back.then_some(Step::HeldBack(Cause::Expired))
+        swept.held_back.then_some(Step::HeldBack)
     }
 
     /// Begins the next pass if the ratio is reached and the budget lasts; otherwise ends the sweep.

@@ -62,17 +62,16 @@ pub(super) async fn run<K, V, S>(
             drop(cache);
             match step {
                 Step::Yield => tokio::task::yield_now().await,
-                Step::HeldBack(Cause::Removed) => {
+                Step::PurgeHeldBack(cause) => {
                     // More entries expire, so the next sweep is not delayed. It continues the purge.
                     let next_tick = tick + interval.period();
-                    if timeout_at(next_tick, publisher.wait_for_room(Cause::Removed)).await.is_err()
-                    {
+                    if timeout_at(next_tick, publisher.wait_for_room(cause)).await.is_err() {
                         break;
                     }
                 }
-                Step::HeldBack(cause) => {
+                Step::HeldBack => {
                     let every = interval.period();
-                    while timeout(every, publisher.wait_for_room(cause)).await.is_err() {
+                    while timeout(every, publisher.wait_for_room(Cause::Expired)).await.is_err() {
                         purge(&shared, &mut sweep).await;
                     }
                 }

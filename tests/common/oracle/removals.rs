@@ -86,7 +86,8 @@ impl Oracle {
     pub(crate) fn accept_swept(&mut self, record: Record) -> bool {
         assert!(self.is_due(record.key), "the sweeper removed a live entry: {record:?}");
         let is_expired = !self.is_removed_by_tag(record.key);
-        self.live(record.key);
+        let cause = if is_expired { Cause::Expired } else { Cause::Removed };
+        self.depart(record.key, cause);
         self.take_last(record);
         is_expired
     }

@@ -38,11 +38,15 @@ impl Oracle {
         self.settings.stale_while_revalidate.max(self.settings.stale_if_error)
     }
 
-    /// Returns whether the entry is past its stale window, or removed by tag.
+    /// Returns whether a sweep removes the entry: it is past its stale window, or one of its tags was removed.
     pub(super) fn is_due(&self, key: Key) -> bool {
         let Some(entry) = self.entries.get(&key) else { return false };
+        entry.removed_tag != RemovedTag::None || self.is_past_stale_window(*entry)
+    }
+
+    fn is_past_stale_window(&self, entry: Entry) -> bool {
         let end = entry.deadline().map(|deadline| deadline.saturating_add(self.stale_window()));
-        self.is_removed_by_tag(key) || end.is_some_and(|end| self.now >= end)
+        end.is_some_and(|end| self.now >= end)
     }
 
     /// First step of each method: removes an expired entry, unless it is within its stale window.
@@ -52,7 +56,7 @@ impl Oracle {
             self.depart(key, Cause::Removed);
         } else if !entry.is_expired(self.now) {
             return Some(entry);
-        } else if self.is_due(key) {
+        } else if self.is_past_stale_window(entry) {
             self.depart(key, Cause::Expired);
         }
         None
