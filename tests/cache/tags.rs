@@ -406,6 +406,20 @@ async fn entry_removed_by_tag_has_the_cause_removed_after_its_deadline() {
     }
 }
 
+/// Without a subscriber, `clear` replaces the table as a whole.
+#[tokio::test(start_paused = true)]
+async fn cleared_entry_that_was_removed_by_tag_is_counted_as_removed() {
+    let cache: Cache<u32, u32> = Cache::builder().sweep(Sweep::manual()).publish([]).build();
+    cache.set_tagged(1, 1, MINUTE, ["tag"]).await;
+    cache.set_ex(2, 2, MINUTE).await;
+    cache.set(3, 3).await;
+    cache.remove_tag("tag").await;
+    advance(MINUTE).await;
+    cache.clear().await;
+    let stats = cache.stats();
+    assert_eq!((stats.removed, stats.expired), (2, 1));
+}
+
 /// The removal of the tag has ended the stale window, but the value had expired before: it departs as `Expired`, as
 /// after `remove`, no matter by which operation it is removed from memory.
 #[tokio::test(start_paused = true)]

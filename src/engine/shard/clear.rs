@@ -7,16 +7,14 @@ use std::{
 
 use super::{
     Shard,
+    context::ShardContext,
     shard_state::{ScannedEntry, ShardState},
     table::Table,
     table_cursor::{BUCKETS_PER_LOCK, TableCursor},
 };
 use crate::engine::{
     clock::Tick,
-    event::{
-        departure::{Cause, Departure},
-        journal::Journal,
-    },
+    event::departure::{Cause, Departure},
 };
 
 impl<K, V, S> Shard<'_, K, V, S>
@@ -24,8 +22,8 @@ where
     K: Hash + Eq,
     S: BuildHasher,
 {
-    /// Removes the entries of the next buckets, or the whole table at once if no subscriber or waiter needs the
-    /// departures. Returns whether the shard is empty.
+    /// Removes the entries of the next buckets, or the whole table at once unless they are
+    /// [cleared one by one](clears_one_by_one). Returns whether the shard is empty.
     ///
     /// The last step replaces the table by `replacement` and leaves the old one there, with all entries that were not
     /// removed one by one: the caller [counts](Self::count_cleared) them. Without a replacement, that step is left to
@@ -39,8 +37,8 @@ where
     ) -> bool {
         // Clearing counts as a write to every key: loads that began before are not stored.
         self.state().bump_all_write_versions();
-        let is_recorded = records_clear(&self.context().journal, self.state());
-        if is_recorded {
+        let is_one_by_one = clears_one_by_one(self.context(), self.state());
+        if is_one_by_one {
             cursor.resume_in(self.state().generation);
             let end = cursor.end_of_step(BUCKETS_PER_LOCK, self.buckets());
             for bucket in cursor.next..end {
@@ -52,8 +50,8 @@ where
             cursor.next = end;
         }
         let (table, state) = self.parts();
-        let is_last = !is_recorded || cursor.next == table.buckets();
-        let is_cleared = is_last && (!is_recorded || table.is_empty());
+        let is_last = !is_one_by_one || cursor.next == table.buckets();
+        let is_cleared = is_last && (!is_one_by_one || table.is_empty());
         if is_cleared && let Some(other) = replacement {
             mem::swap(table, other);
             let freed = state.side_tables.cleared(other.len());
@@ -117,10 +115,15 @@ where
     }
 }
 
-/// Returns whether a subscriber or waiter needs the departures of cleared entries.
-pub(crate) fn records_clear<K, V>(journal: &Journal<K, V>, state: &ShardState<K, V>) -> bool {
-    journal.has_subscriber(Cause::Expired)
-        || journal.has_subscriber(Cause::Removed)
+/// Returns whether entries are cleared one by one: a subscriber or waiter needs their departures, or a removed tag
+/// decides the causes by which they are counted.
+pub(crate) fn clears_one_by_one<K, V, S>(
+    context: &ShardContext<K, V, S>,
+    state: &ShardState<K, V>,
+) -> bool {
+    context.journal.has_subscriber(Cause::Expired)
+        || context.journal.has_subscriber(Cause::Removed)
+        || context.tag_removals.is_pending()
         || state.waiters.as_ref().is_some_and(|waiters| waiters.has_departure_waiters())
 }
 

@@ -8,7 +8,7 @@ use crate::engine::{
     event::departure::Cause,
     panics,
     shard::{
-        clear::{count_entries, records_clear},
+        clear::{clears_one_by_one, count_entries},
         shard_state::ScannedEntry,
         table::Table,
         table_cursor::{BUCKETS_PER_LOCK, TableCursor},
@@ -20,8 +20,8 @@ where
     K: Hash + Eq,
     S: BuildHasher + Clone,
 {
-    /// Removes the entries of the next windows of a shard, or of the whole shard at once if no subscriber or waiter
-    /// needs the departures. Returns whether entries may be left.
+    /// Removes the entries of the next windows of a shard, or of the whole shard at once unless they are
+    /// [cleared one by one](clears_one_by_one). Returns whether entries may be left.
     pub(crate) fn clear_windows(&self, cursor: &mut TableCursor, now: &impl Now) -> bool {
         // Allocated before the lock: under it, readers would wait for the allocator. Only for the step that replaces
         // the table, since the capacity may be that of millions of entries.
@@ -49,7 +49,7 @@ where
     /// Returns whether the next step may have to replace the table.
     fn may_replace_table(&self, cursor: &TableCursor) -> bool {
         let shard = self.shards.read(cursor.shard);
-        !records_clear(&self.context.journal, shard.state())
+        !clears_one_by_one(&self.context, shard.state())
             || cursor.end_of_step(BUCKETS_PER_LOCK, shard.buckets()) == shard.buckets()
     }
 
