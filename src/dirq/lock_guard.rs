@@ -1,4 +1,4 @@
-//! A file system lock as a guard that releases it on drop.
+//! A file system lock as a guard that releases it on drop; and how often a failed removal or release is tried again.
 
 use std::{mem, sync::Arc, thread, time::Duration};
 

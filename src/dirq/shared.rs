@@ -10,11 +10,12 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::{metrics::QueueMetrics, mutex::lock, threads::Threads, wakeups::Wakeups};
-
-/// Maximum number of blocking threads that wait for the disk of one path. A disk that hangs would otherwise take all
-/// blocking threads of the runtime, of which Tokio starts up to 512.
-const MAX_THREADS: usize = 16;
+use super::{
+    metrics::QueueMetrics,
+    mutex::lock,
+    threads::{MAX_THREADS, Threads},
+    wakeups::Wakeups,
+};
 
 /// The queues of this process, by path. Not by device and inode: if the directory is replaced, a handle uses the new
 /// one.

@@ -13,6 +13,10 @@ use tokio::runtime::Handle;
 
 use super::ticket_queue::{LockedTickets, TicketGuard, TicketQueue};
 
+/// Maximum number of blocking threads that wait for the disk of one path. A disk that hangs would otherwise take all
+/// blocking threads of the runtime, of which Tokio starts up to 512.
+pub(super) const MAX_THREADS: usize = 16;
+
 /// The threads that may wait for the disk of one path, and the jobs that wait for one of them.
 pub(super) type Threads = TicketQueue<WaitingJob, ThreadState>;
 

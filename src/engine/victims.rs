@@ -1,4 +1,5 @@
-//! Side tables of a shard that evicts: the state of the eviction policy and the weights, by bucket.
+//! Side tables of a shard that evicts: the state of the eviction policy and the weights, by bucket. And the choice of a
+//! victim, which a small shard declines if only read entries are left.
 
 mod access_word;
 mod ghosts;

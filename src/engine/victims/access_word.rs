@@ -1,7 +1,8 @@
-//! Access word: what the policy knows of an entry, in 16 bits, and what an access changes of that. From the lowest: the
-//! gap before a hit that was not learnt from yet, the class, and the time of the last access. Zero for an empty bucket.
+//! Access word: what the policy knows of an entry, in 16 bits, and what an access changes of that. Ages and gaps are
+//! logarithmic, with two steps per doubling, up to a greatest age.
 //!
-//! Ages and gaps are logarithmic, with two steps per doubling.
+//! From the lowest bit: the gap before a hit that was not learnt from yet, the class, and the time of the last access.
+//! Zero for an empty bucket.
 
 pub(crate) const AGES: usize = 15;
 
