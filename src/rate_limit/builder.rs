@@ -179,8 +179,8 @@ impl<K, S> RateLimiterBuilder<K, S> {
     /// A key that is in use (some of its charges still count toward a limit) is never evicted. At the bound, new keys
     /// share one quota, as if they were one key, until idle keys have been removed. The sweeper removes idle keys. A
     /// check of a new key at the bound also searches a few hundred entries for idle ones. After an unsuccessful search,
-    /// the next one starts at least a millisecond later. A [`peek`](RateLimiter::peek) of a new key at the bound does not
-    /// search: it returns what is left of the shared quota.
+    /// the next one starts at least a millisecond later. A [`peek`](RateLimiter::peek) of a new key at the bound does
+    /// not search: it returns what is left of the shared quota.
     ///
     /// The usage of each key that shares the quota is recorded too, and is carried over when the key gets an entry. Up
     /// to `keys` of these records are kept, or 1,024 if `keys` is less. If more keys are checked, new keys share the
