@@ -14,7 +14,7 @@ use fleeting::{
 };
 use futures::{StreamExt, future::join_all};
 use redis::cmd;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::{
     clock::{in_time, ms},
@@ -217,6 +217,20 @@ async fn keys_of_tags_are_deleted_with_the_tag_or_its_last_value() {
     assert_eq!(keys, Vec::<String>::new());
     cache.clear().await.unwrap();
     cache.set_tagged("ada".into(), 1, Duration::from_millis(100), ["user"]).await.unwrap();
+    // A load keeps the tags of the value that it is to replace, until it ends.
+    let builder = Cache::<String, u64>::builder(&client, "tags-kept").refresh_ahead(1e15);
+    let cache = builder.lease(Duration::from_millis(400)).build().unwrap();
+    cache.get_or_set_with("warm", HOUR, async || 1).await.unwrap();
+    cache.set_tagged("bob".into(), 1, Duration::from_millis(300), ["user"]).await.unwrap();
+    let gate = Gate::default();
+    let loader = gate.clone();
+    let load = async move || Err::<u64, u64>(loader.load(2).await);
+    assert_eq!(cache.get_or_try_set_with("bob", HOUR, load).await.unwrap(), Ok(1));
+    gate.has_begun().await;
+    sleep(Duration::from_millis(2_000)).await;
+    let keys: Vec<String> = cmd("KEYS").arg("*.tag:*").query_async(&mut plain).await.unwrap();
+    assert_eq!(keys.len(), 1);
+    gate.open();
     until("the version of the tag expires", async || {
         let keys: Vec<String> = cmd("KEYS").arg("*.tag:*").query_async(&mut plain).await.unwrap();
         keys.is_empty()
@@ -387,6 +401,78 @@ async fn refreshed_values_keep_their_tags() {
         until("the refresh", async || cache.get(key).await.unwrap() == Some(2)).await;
         cache.remove_tag("t").await.unwrap();
         assert_eq!(cache.get(key).await.unwrap(), None);
+    }
+}
+
+/// On one server and in a cluster, with each way to replace a value in the background. The version of its tag would
+/// expire about a second after the value, and after the end of a lease that is not renewed.
+#[tokio::test]
+async fn load_that_ends_long_after_the_replaced_value_is_stored_unless_a_tag_is_removed() {
+    let (server, cluster) = (Server::shared(), Cluster::start());
+    let clients = [connect(server.url()).await, connect(cluster.urls()).await];
+    in_time(async || {
+        let mut loads = Vec::new();
+        for client in &clients {
+            for lease in [ms(500), HOUR] {
+                for is_stale in [false, true] {
+                    for tags in [&[][..], &["t"], &["u"]] {
+                        for removed in ["none", "t", "u"] {
+                            let name = format!("tags-long-{}-{}", ms(1).as_millis(), loads.len());
+                            let builder = Cache::builder(client, &name).lease(lease);
+                            let cache = match is_stale {
+                                true => builder.stale_while_revalidate(ms(600)).build(),
+                                false => builder.refresh_ahead(1e15).build(),
+                            };
+                            loads.push(check_long_load(cache.unwrap(), is_stale, tags, removed));
+                        }
+                    }
+                }
+            }
+        }
+        join_all(loads).await;
+    })
+    .await;
+}
+
+/// Loads a value in the background. Without `tags`, it keeps that of the replaced value.
+async fn check_long_load(
+    cache: Cache<String, u64>,
+    is_stale: bool,
+    tags: &'static [&'static str],
+    removed: &str,
+) {
+    cache.get_or_set_with("warm", HOUR, async || 1).await.unwrap();
+    let first = Tagged::new(ms(300), ["t"]);
+    assert_eq!(cache.get_or_set_with("ada", first, async || 1).await.unwrap(), 1);
+    if is_stale {
+        until("the expiry", async || cache.get("ada").await.unwrap().is_none()).await;
+    }
+    let gate = Gate::default();
+    let loader = gate.clone();
+    let hit = async {
+        if tags.is_empty() {
+            return cache.get_or_set_with("ada", HOUR, move || loader.load(2)).await;
+        }
+        let tags = Tagged::new(HOUR, tags.iter().copied());
+        cache.get_or_set_with("ada", tags, move || loader.load(2)).await
+    };
+    // If the old value is away by now, the call waits for the load.
+    assert_eq!(timeout(ms(1_000), hit).await.expect("the old value is returned").unwrap(), 1);
+    gate.has_begun().await;
+    sleep(ms(2_500)).await;
+    cache.remove_tag(removed).await.unwrap();
+    gate.open();
+    if removed == "t" || tags.contains(&removed) {
+        // Time for the value to be stored, if it were.
+        sleep(ms(100)).await;
+        assert_eq!(cache.get("ada").await.unwrap(), None, "{tags:?}, {removed} was removed");
+    } else {
+        let (begin, mut got) = (Instant::now(), None);
+        while got.is_none() && begin.elapsed() < ms(2_000) {
+            got = cache.get("ada").await.unwrap();
+        }
+        let context = format!("{tags:?}, {removed} was removed, in the stale window: {is_stale}");
+        assert_eq!(got, Some(2), "{context}, {:?}", cache.stats());
     }
 }
 

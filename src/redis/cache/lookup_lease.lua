@@ -58,18 +58,22 @@ end
 last_ms = string.format('%.0f', now + ARGV[2])
 redis.call('HSET', load, 'token', my_token, 'till', last_ms, 'cleared', cleared)
 local grant = token == my_token and was[7]
+local tags = grant and was[6]
 if not grant then
     grant = time[1] .. '.' .. time[2]
     redis.call('HSET', load, 'grant', grant)
     if was[6] then redis.call('HDEL', load, 'seen', 'until', 'tags') end
     local replaced = value or stale
     if replaced then
-        local tags = string.sub(replaced, 1, #replaced - #event_value(replaced, KEYS[1]))
+        tags = string.sub(replaced, 1, #replaced - #event_value(replaced, KEYS[1]))
         redis.call('HSET', load, 'tags', tags)
     end
     if value then redis.call('HSET', load, 'seen', fingerprint(KEYS[1], value)) end
 end
-redis.call('PEXPIREAT', load, string.format('%.0f', math.max(last, now + ARGV[2])))
+local kept_until = math.max(last, now + ARGV[2])
+redis.call('PEXPIREAT', load, string.format('%.0f', kept_until))
+-- publish.lua takes the tags whose version is missing as removed, so the versions must not expire before the load.
+if tags then keep_versions(tags, KEYS[1], kept_until - now) end
 if KEYS[4] then
     local count = redis.call('HMGET', KEYS[4], 'count')[1]
     if not count then

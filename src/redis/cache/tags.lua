@@ -4,7 +4,7 @@
 -- bytes, and the tag) with its version (16 bytes), and the value itself. The version of a tag is a random text at the key
 -- `index.tag:` with the tag. A value is live while the version of each of its tags is the one it was written with. So
 -- deleting that key, which exists once per shard, removes all values with the tag. It expires when the last value with
--- the tag and its event do; an evicted one removes the values too.
+-- the tag and its event do, and the last load that is to replace one; an evicted one removes the values too.
 --
 -- A value without tags that begins with `TAGGED` by itself is stored with the number zero in front of it. KEYS does not
 -- contain the keys of the versions, as only the value names them. They are in the slot of its record.
@@ -59,16 +59,20 @@ local function event_value(value, record)
     return at and string.sub(value, at) or false
 end
 
--- Keeps the versions of the tags of a value for at least as long as the value: for `ttl` milliseconds, or forever, and
--- then until its event is published, within the retention in ARGV[1].
-local function keep_tags(value, record, ttl)
-    local milliseconds = ttl and string.format('%d', ttl + (tonumber(ARGV[1]) or 0) + 1000)
+-- Keeps the versions of the tags of a value for at least this many milliseconds, or forever if it is nil.
+local function keep_versions(value, record, milliseconds)
     each_tag(value, record, function(key)
         if milliseconds then
-            redis.call('PEXPIRE', key, milliseconds, 'GT')
+            redis.call('PEXPIRE', key, string.format('%d', milliseconds + 1000), 'GT')
         else
             redis.call('PERSIST', key)
         end
         return true
     end)
+end
+
+-- Keeps the versions of the tags of a value for at least as long as the value: for `ttl` milliseconds, or forever, and
+-- then until its event is published, within the retention in ARGV[1].
+local function keep_tags(value, record, ttl)
+    keep_versions(value, record, ttl and ttl + (tonumber(ARGV[1]) or 0))
 end

@@ -10,7 +10,7 @@ use crate::redis::script::{Call, Script};
 const FINGERPRINT: &str = include_str!("../fingerprint.lua");
 
 static LOOKUP_LEASE: Script = Script::new([TAGS, FINGERPRINT, include_str!("../lookup_lease.lua")]);
-static UPDATE_LEASE: Script = Script::new([include_str!("../update_lease.lua")]);
+static UPDATE_LEASE: Script = Script::new([TAGS, include_str!("../update_lease.lua")]);
 static PUBLISH: Script = Script::new([
     TAGS,
     WITH_TAGS,
