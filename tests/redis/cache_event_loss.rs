@@ -1,10 +1,14 @@
 //! Expirations of `redis::Cache` that are lost, since the retention has passed or the server has lost its data: all of
 //! them are reported.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use fleeting::redis::{Cache, Client, Error, LosslessEvents, Urls};
 use futures::future::join_all;
+use rand::{RngExt, SeedableRng, rngs::SmallRng};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::{
@@ -367,7 +371,7 @@ async fn events_that_were_trimmed_while_a_subscriber_held_them_are_missed_if_it_
         let cache: Cache<String, u64> = builder.poll_every(ms(10)).build().unwrap();
         let mut events = cache.events_lossless("g").await.unwrap();
         fill(&cache, 0..30, ms(1)).await;
-        let first = timeout(patience(), events.recv()).await.unwrap().unwrap().unwrap();
+        timeout(patience(), events.recv()).await.unwrap().unwrap().unwrap();
         // All of them are read ahead. After the retention, a new subscriber trims them.
         sleep(ms(300)).await;
         let other = cache.events_lossless("h").await.unwrap();
@@ -375,12 +379,154 @@ async fn events_that_were_trimmed_while_a_subscriber_held_them_are_missed_if_it_
         sleep(ms(400)).await;
         drop((events, other));
         let mut events = cache.events_lossless("g").await.unwrap();
-        // The first one was received, so it is not missed.
-        let (mut delivered, missed) = read_all(&mut events, 29).await;
-        delivered.insert(first.value);
+        // Also the first one, which was received and not acknowledged.
+        let (delivered, missed) = read_all(&mut events, 30).await;
         assert_eq!(delivered.len() as u64 + missed, 30, "{delivered:?}, {missed} missed");
         sleep(ms(50)).await;
         assert_eq!(cache.stats().missed, missed);
+    })
+    .await;
+}
+
+/// Number of failed attempts after which an event is dead.
+const MAX_ATTEMPTS: u32 = 16;
+
+/// A group, and what has become of its events.
+struct Ledger {
+    cache: Cache<u64, u64>,
+    random: SmallRng,
+    /// The subscribers, and the event that each has received and not settled.
+    subscribers: Vec<(LosslessEvents<u64, u64>, Option<u64>)>,
+    written: u64,
+    acked: BTreeSet<u64>,
+    dead: BTreeSet<u64>,
+    missed: u64,
+    attempts: BTreeMap<u64, u32>,
+}
+
+impl Ledger {
+    async fn new(client: &Client, seed: u64) -> Self {
+        let builder = Cache::builder(client, &format!("ledger-{seed}")).shards(2);
+        let builder = builder.events(ms(600)).lease(ms(400)).poll_every(ms(10));
+        let mut ledger = Self {
+            cache: builder.build().unwrap(),
+            random: SmallRng::seed_from_u64(seed),
+            subscribers: Vec::new(),
+            written: 0,
+            acked: BTreeSet::new(),
+            dead: BTreeSet::new(),
+            missed: 0,
+            attempts: BTreeMap::new(),
+        };
+        ledger.subscribe().await;
+        ledger.subscribe().await;
+        ledger
+    }
+
+    async fn subscribe(&mut self) {
+        self.subscribers.push((self.cache.events_lossless("g").await.unwrap(), None));
+    }
+
+    fn settled(&self) -> u64 {
+        (self.acked.len() + self.dead.len()) as u64 + self.missed
+    }
+
+    async fn step(&mut self) {
+        match self.random.random_range(0..20) {
+            0..4 => {
+                for _ in 0..self.random.random_range(1..20) {
+                    let ttl = ms(self.random.random_range(1..50));
+                    self.cache.set_ex(self.written, self.written, ttl).await.unwrap();
+                    self.written += 1;
+                }
+            }
+            4..15 => self.receive(false).await,
+            15..17 => {
+                let dropped = self.random.random_range(0..self.subscribers.len());
+                drop(self.subscribers.swap_remove(dropped));
+                self.subscribe().await;
+            }
+            _ => sleep(ms(self.random.random_range(0..1_200))).await,
+        }
+    }
+
+    /// Receives an event, which acknowledges the previous one, and settles it at random; acknowledges it if it is among
+    /// the `last` ones.
+    async fn receive(&mut self, last: bool) {
+        let at = self.random.random_range(0..self.subscribers.len());
+        let (events, unsettled) = &mut self.subscribers[at];
+        let received = timeout(ms(30), events.recv()).await;
+        self.acked.extend(unsettled.take());
+        let event = match received {
+            Ok(Some(Ok(event))) => event.value,
+            Ok(Some(Err(Error::Missed(events)))) => return self.missed += events,
+            Ok(other) => panic!("{other:?}"),
+            Err(_) => return,
+        };
+        assert!(!self.acked.contains(&event) && !self.dead.contains(&event), "{event} is settled");
+        let how = if last { 3 } else { self.random.random_range(0..6) };
+        let is_failed = if event % 10 == 0 {
+            // Until it is dead, if it is not lost before.
+            events.retry_in(Duration::ZERO).await.unwrap()
+        } else if how == 0 {
+            events.fail("no").await.unwrap()
+        } else if how == 1 {
+            events.retry_in(ms(self.random.random_range(0..1_000))).await.unwrap()
+        } else if how < 4 {
+            events.ack().await.unwrap();
+            !self.acked.insert(event)
+        } else {
+            *unsettled = Some(event);
+            false
+        };
+        if is_failed {
+            // Dead after the last one.
+            let attempts = self.attempts.entry(event).or_default();
+            *attempts += 1;
+            self.dead.extend((*attempts == MAX_ATTEMPTS).then_some(event));
+        }
+    }
+}
+
+/// Events are acknowledged, given back, held by a subscriber that is dropped, and read ahead, within their retention and
+/// after it.
+#[tokio::test]
+async fn each_event_is_acknowledged_or_dead_or_missed_exactly_once() {
+    in_time(async || {
+        let server = Server::start();
+        // Otherwise a stream is trimmed by a hundred events at a time.
+        assert!(server.ask("CONFIG SET stream-node-max-entries 3").starts_with("+OK"));
+        let client = connect(server.url()).await;
+        let plays = (0..24).map(async |seed| {
+            let mut ledger = Ledger::new(&client, seed).await;
+            for _ in 0..60 {
+                ledger.step().await;
+            }
+            let begin = Instant::now();
+            while ledger.settled() != ledger.written && begin.elapsed() < ms(15_000) {
+                for _ in 0..30 {
+                    ledger.receive(true).await;
+                }
+                // New ones ask each shard; the present ones may wait for ten seconds.
+                ledger.subscribers.clear();
+                ledger.subscribe().await;
+            }
+            // None is counted again.
+            for _ in 0..20 {
+                ledger.receive(true).await;
+            }
+            let (acked, dead) = (ledger.acked.len() as u64, ledger.dead.len() as u64);
+            let Ledger { written, missed, .. } = ledger;
+            let off = (acked + dead + missed) as i64 - written as i64;
+            println!("seed {seed}: {written} events, {acked} acked, {dead} dead, {missed} missed");
+            (off, acked, dead, missed)
+        });
+        let plays = join_all(plays).await;
+        let off: Vec<_> = plays.iter().map(|(off, ..)| *off).collect();
+        assert_eq!(off, vec![0; plays.len()]);
+        let is_each_seen = plays.iter().any(|(_, _, dead, _)| *dead > 0)
+            && plays.iter().all(|(_, acked, _, missed)| *acked > 0 && *missed > 0);
+        assert!(is_each_seen, "{plays:?}");
     })
     .await;
 }

@@ -3,6 +3,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    mem,
     time::Duration,
 };
 
@@ -188,10 +189,14 @@ impl ShardConsumer {
         }
     }
 
-    /// Gives back all events that are to be delivered again, with the rest of their delay.
+    /// Gives back all events that are to be delivered again, with the rest of their delay. Of those that were received
+    /// and not acknowledged, the ones that are no longer in the stream are lost.
     pub(super) fn give_back_all(&mut self) {
         let now = Instant::now();
         while self.give_back_next(now) {}
+        self.lost += mem::take(&mut self.trimmed).len();
+        // The leases of the others expire. A renewal could take a trimmed one off the server, where it would be missed.
+        self.leased.clear();
     }
 
     /// Returns false if there is none.
