@@ -87,14 +87,14 @@ pub struct Events<K, V>(Pin<Box<dyn Stream<Item = BroadcastItem<K, V>> + Send>>)
 ///
 /// Events that the group did not acknowledge within their [retention](super::CacheBuilder::events) are lost, unless a
 /// subscriber still holds them. So are events that were delivered and given back, if the retention passes before they
-/// are delivered again. One of the subscribers receives the number of lost events as [`Error::Missed`]. In the end, each
-/// event since the group was created was either acknowledged, or [dead](LosslessEvents::fail), or counted in one of
-/// these numbers, once. A number that another subscriber receives again because the first crashed, or stalled for longer
-/// than its lease, counts once, too.
+/// are delivered again. One of the subscribers receives the number of lost events as [`Error::Missed`]. In the end,
+/// each event since the group was created was either acknowledged, or [dead](LosslessEvents::fail) because its
+/// processing had failed, or counted in one of these numbers, once. A number that another subscriber receives again
+/// because the first crashed, or stalled for longer than its lease, counts once, too.
 ///
 /// The sum is exact while subscribers renew their leases. An event that one of them holds for longer than the retention
-/// is not counted if its process crashes. It may be counted twice if its subscriber stalls for longer than the lease, or
-/// loses its connection. If the server loses its data, such a number may be lost, too.
+/// is not counted if its process crashes. It may be counted twice if its subscriber stalls for longer than the lease,
+/// or loses its connection. If the server loses its data, such a number may be lost, too.
 ///
 /// # Reading ahead, and the end
 ///
