@@ -488,8 +488,8 @@ impl Ledger {
     }
 }
 
-/// Events are acknowledged, given back, held by a subscriber that is dropped, and read ahead, within their retention and
-/// after it.
+/// Events are acknowledged, given back, held by a subscriber that is dropped, and read ahead, within their retention
+/// and after it.
 #[tokio::test]
 async fn each_event_is_acknowledged_or_dead_or_missed_exactly_once() {
     in_time(async || {
