@@ -1,5 +1,5 @@
-//! Loader methods: which caller loads, what the others get (a stale value at once, or a wait), and what a caller gets if
-//! the server fails before the load. One load runs per key: within a process by [`flights`](super::flights), between
+//! Loader methods: which caller loads, what the others get (a stale value at once, or a wait), and what a caller gets
+//! if the server fails before the load. One load runs per key: within a process by [`flights`](super::flights), between
 //! processes by a [`lease`](super::lease).
 
 use std::{borrow::Borrow, convert::Infallible, fmt::Debug, mem, sync::Arc};
