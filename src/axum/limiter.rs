@@ -175,8 +175,8 @@ impl<K> RedisBackend<K> {
         // A failure changes only the charge, not the response; the limiter logs it.
         let _ = match correction {
             Correction::Refund => permit.refund().await,
-            // The permit of a failure has cost 0.
-            Correction::Settle(actual) | Correction::Charge(actual) => permit.settle(actual).await,
+            Correction::Settle(actual) => permit.settle(actual).await,
+            Correction::Charge(actual) => permit.charge_failure(actual).await,
         };
         let left = match (self.subject)(&self.limiter, key) {
             Ok(subject) => self.limiter.left(&subject, limits).await,

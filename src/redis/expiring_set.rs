@@ -54,7 +54,8 @@ use super::{
 ///
 /// # Members and scores
 ///
-/// A member is expired when the server's clock reaches `score + ttl`; no method returns or counts an expired member.
+/// A member is expired when the server's clock reaches `score + ttl`; no method returns or counts an expired member. If
+/// you push it after others with the same score, it may expire up to a millisecond later, after them.
 ///
 /// * Members are compared by their encoded bytes, so equal values must have equal encodings (those of a `HashMap` may
 ///   differ). If you push an existing member, it moves to its new score.

@@ -340,6 +340,7 @@ async fn charge_failures_charges_only_failures() {
             let field = failed.headers()["ratelimit"].to_str().unwrap();
             assert!(field.starts_with(&format!(r#""hourly";r={left};t="#)), "{field}");
         }
+        assert_eq!(limiter.stats().admitted, 2, "each charged failure is counted as a check");
         for _ in 0..2 {
             let denied = ask(&http, &url, &name).await;
             assert_eq!(denied.status(), 429);

@@ -157,6 +157,20 @@ impl Permit {
         }
         Ok(())
     }
+
+    /// Charges a failure to the permit of its request, which has cost nothing, and counts it in the place of a check.
+    #[cfg(feature = "axum")]
+    pub(crate) async fn charge_failure(self, cost: u32) -> Result<(), Error> {
+        let limiter = match &self.charged {
+            Charged::OnServer { limiter, .. } if cost > 0 => Some(Arc::clone(limiter)),
+            _ => None,
+        };
+        self.settle(cost).await?;
+        if let Some(limiter) = limiter {
+            limiter.counters.admitted.add(1);
+        }
+        Ok(())
+    }
 }
 
 impl Charged {

@@ -21,7 +21,8 @@ use crate::rate_limit::COUNTED;
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct LimiterStats {
-    /// Checks that passed, except those of cost 0.
+    /// Checks that passed, except those of cost 0. Behind a layer with `charge_failures`, checks cost nothing, and each
+    /// failure that was charged on the server is counted in their place.
     pub admitted: u64,
     /// Admitted checks that waited.
     pub waited: u64,
