@@ -1,4 +1,4 @@
-//! Builder of a cache: configuration and construction.
+//! Builder of a cache: configuration, defaults and construction; and how many failed loads are kept at most.
 
 mod bounds;
 mod freshness;

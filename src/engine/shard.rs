@@ -1,4 +1,5 @@
-//! Everything that the lock of one shard guards, behind one type: a shard that is locked for writing.
+//! Everything that the lock of one shard guards, behind one type: a shard that is locked for writing. And what each of
+//! its changes entails: to overwrite a value is an access to its entry.
 //!
 //! The fields of a shard's state are private to this module, so that no other module changes one part of a shard and
 //! forgets the rest. Nothing here knows the store, which locks the shards and owns their [`ShardContext`].

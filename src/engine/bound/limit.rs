@@ -1,4 +1,4 @@
-//! The limit of a store, and the number or weight of entries in use.
+//! The limit of a store, the number or weight of entries in use, and which weight is too heavy for the limit.
 //!
 //! A writer must evict as much as its own write exceeded the limit by, and no more. The sum over concurrent writers is
 //! then exactly the excess, so together they neither leave the store above its bound nor evict too much.

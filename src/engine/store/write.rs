@@ -1,4 +1,4 @@
-//! Writes to single keys: set, compute and remove.
+//! Writes to single keys: set, compute and remove; and what becomes of the old value if the new one is not kept.
 
 use std::{
     hash::{BuildHasher, Hash},

@@ -1,6 +1,6 @@
 //! Eviction policy of one shard: evicts the entry with the fewest expected hits per unit of time from a sample of
 //! neighboring buckets, without those that are exempt or weigh nothing. Before the first eviction, it takes a census of
-//! the entries, from which the model learns.
+//! the entries, from which the model learns. A key that is inserted again soon resumes the history in its ghost.
 //!
 //! 1. Each bucket has an access word of 16 bits: the time of the last access, the gap before it, and a class of past
 //!    gaps. A hit changes nothing else. The word of an empty bucket is zero, so the search for a victim reads only
