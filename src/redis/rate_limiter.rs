@@ -145,6 +145,8 @@ use crate::rate_limit::{Limit, State, with_denials};
 /// - Unused units are given back within half a second after they lapse, after a change of the limits, and when you drop
 ///   the last handle, if a runtime still runs then. Units of a process that was killed, of a cancelled check and of a
 ///   lost reply count until they leave the window, because no one can tell which of them were used.
+/// - With `Gcra`, a refund, or a settlement of less, gives back less by the units of the key that were drawn and given
+///   back since the call, as after [other calls](crate::Window::Gcra).
 /// - Other processes see reserved units as used. A denial is cached for at most 0.4 seconds, and a call that waits asks
 ///   the server again after that time, because units may be given back.
 /// - Calls with limits of their own ([`check_with`](RateLimiter::check_with)), and calls that cost more than is
