@@ -24,11 +24,15 @@ fn other_path(queue: &Path) -> PathBuf {
 /// `length`, which may be NaN.
 fn depth(queue: &Path, length: f64) -> [f64; 5] {
     let start = Instant::now();
+    let mut before = None;
     loop {
         let metrics = scrape(queue.to_str().unwrap());
         let depth = ["length", "locked", "resting", "dead", "oldest_seconds"]
             .map(|name| metrics.gauge(&format!("fleeting_queue_{name}")));
-        if depth[0] == length || depth[0].is_nan() && length.is_nan() {
+        // The numbers are exported one by one: a scrape in between gets some of an older measurement.
+        let bits = depth.map(f64::to_bits);
+        let is_whole = before.replace(bits) == Some(bits);
+        if is_whole && (depth[0] == length || depth[0].is_nan() && length.is_nan()) {
             return depth;
         }
         assert!(start.elapsed() < patience(), "the length is {}, expected {length}", depth[0]);
