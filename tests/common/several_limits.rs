@@ -8,6 +8,8 @@
 // Each test binary compiles this module again and uses only a part of it.
 #![allow(dead_code)]
 
+#[path = "several_limits/cases.rs"]
+pub(crate) mod cases;
 #[path = "several_limits/model.rs"]
 mod model;
 #[path = "several_limits/run.rs"]

@@ -11,11 +11,9 @@ use fleeting::{
     redis::{Client, Error, Permit, RateLimiter},
 };
 
-use rand::{RngExt, SeedableRng, rngs::SmallRng};
-
 use super::rate_limiter::{client, strict};
 use crate::{
-    oracle::{self, Backend, Checked, Denial, Features, Outcome, Sequence, Setup},
+    oracle::{self, Backend, Checked, Denial, Features, Outcome, Sequence, Setup, cases},
     servers::StoppedServer,
 };
 
@@ -40,8 +38,6 @@ impl<'a> OnRedis<'a> {
 }
 
 const HALF_SECOND: u64 = 500_000;
-
-const DAY: Duration = Duration::from_secs(86_400);
 
 /// Returns the outcome of a call that began at `begin`. The wait that the server computed is between that until now and
 /// that since the call began, rounded up.
@@ -173,72 +169,18 @@ async fn quota_of_millions_per_second_is_admitted_again_in_time() {
     }
 }
 
-/// A call in a bucket of a long window may count later by a shorter one, which must find it there when it is refunded.
 #[tokio::test]
 async fn nothing_is_in_use_by_any_limit_when_all_calls_were_refunded() {
     let Some(server) = StoppedServer::start() else { return };
     let client = client(&server).await;
-    for seed in 0..800 {
-        let mut random = SmallRng::seed_from_u64(seed);
-        let window = match random.random_range(0..4) {
-            0 => Window::Log,
-            buckets => Window::Buckets(buckets),
-        };
-        let limits: Vec<Limit> = (0..3)
-            .map(|_| {
-                let per = [100, 1_000, 7_000, 60_000][random.random_range(0..4)];
-                Limit::new(random.random_range(1..10), Duration::from_millis(per))
-            })
-            .collect();
-        let setup =
-            Setup { window, plans: vec![vec![limits[0].clone()]], max_keys: None, sweeps: false };
-        let limiter = OnRedis::new(&server, &client, &setup);
-        let mut permits = Vec::new();
-        for _ in 0..random.random_range(3..20) {
-            let limit = &limits[random.random_range(0..3)..][..1];
-            match random.random_range(0..4) {
-                0..2 => {
-                    let cost = random.random_range(1..4);
-                    permits.extend(limiter.check("ada", cost, Some(limit)).await);
-                }
-                2 => _ = limiter.peek("ada", limit).await,
-                _ => limiter.pass(random.random_range(1..10_000_000)).await,
-            }
-        }
-        for permit in permits {
-            limiter.refund(permit).await;
-        }
-        for limit in &limits {
-            let left = limiter.limiter.peek_with("ada", std::slice::from_ref(limit)).await.unwrap();
-            assert_eq!(left.remaining(), limit.quota(), "seed {seed}: {window:?}, {limits:?}");
-        }
-    }
+    let limiter_of = |setup: &Setup| OnRedis::new(&server, &client, setup);
+    cases::nothing_is_in_use_by_any_limit_when_all_calls_were_refunded(800, limiter_of).await;
 }
 
-/// A debt counts for longer than the window, during which the key is checked by other limits.
 #[tokio::test]
 async fn debt_is_not_forgotten_while_other_limits_are_used() {
     let Some(server) = StoppedServer::start() else { return };
     let client = client(&server).await;
-    let (daily, more, minutely) =
-        (Limit::new(2, DAY), Limit::new(6, 2 * DAY), Limit::per_minute(1));
-    let setup =
-        Setup { window: Window::Gcra, plans: vec![vec![daily]], max_keys: None, sweeps: false };
-    let limiter = OnRedis::new(&server, &client, &setup);
-    let hours = async |hours: u64| limiter.pass(hours * 3_600_000_000).await;
-    let permit = limiter.check("ada", 1, None).await.expect("quota is left");
-    limiter.settle(permit, 7).await;
-    // The state of the longest window is kept anyway: it is that of another limit.
-    assert!(limiter.check("ada", 1, Some(std::slice::from_ref(&more))).await.is_err());
-    hours(21).await;
-    assert!(limiter.check("ada", 1, None).await.is_err());
-    for later in [49, 0] {
-        _ = limiter.check("ada", 1, Some(std::slice::from_ref(&minutely))).await;
-        hours(later).await;
-    }
-    // Of seven units, less than six have leaked in 70 hours.
-    assert!(limiter.check("ada", 1, None).await.is_err());
-    // The other two calls count, too.
-    hours(38).await;
-    assert!(limiter.check("ada", 2, None).await.is_ok());
+    let limiter_of = |setup: &Setup| OnRedis::new(&server, &client, setup);
+    cases::debt_is_not_forgotten_while_other_limits_are_used(limiter_of).await;
 }

@@ -3,10 +3,13 @@
 use std::time::Duration;
 
 use fleeting::{Limit, Permit, RateLimiter, Window};
-use rand::{RngExt, SeedableRng, rngs::SmallRng};
 use tokio::time::{Instant, advance};
 
-use crate::limits::{MILLISECOND, MINUTE, NANOSECOND, SECOND, WINDOWS, limiter_of, take};
+use super::Embedded;
+use crate::{
+    limits::{MILLISECOND, MINUTE, NANOSECOND, SECOND, WINDOWS, limiter_of, take},
+    oracle::cases,
+};
 
 const DAY: Duration = Duration::from_secs(86_400);
 
@@ -243,63 +246,12 @@ async fn refund_leaves_the_quota_of_a_limit_of_one_call() {
     }
 }
 
-/// A call in a bucket of a long window may count later by a shorter one, which must find it there when it is refunded.
 #[tokio::test(start_paused = true)]
 async fn nothing_is_in_use_by_any_limit_when_all_calls_were_refunded() {
-    for seed in 0..5_000 {
-        let mut random = SmallRng::seed_from_u64(seed);
-        let window = match random.random_range(0..4) {
-            0 => Window::Log,
-            buckets => Window::Buckets(buckets),
-        };
-        let limits: Vec<Limit> = (0..3)
-            .map(|_| {
-                let per = [100, 1_000, 7_000, 60_000][random.random_range(0..4)];
-                Limit::new(random.random_range(1..10), per * MILLISECOND)
-            })
-            .collect();
-        let limiter = limiter_of(window, limits[0].clone());
-        let mut permits = Vec::new();
-        for _ in 0..random.random_range(3..20) {
-            let limit = &limits[random.random_range(0..3)..][..1];
-            match random.random_range(0..4) {
-                0..2 => {
-                    let cost = random.random_range(1..4);
-                    permits.extend(limiter.check_n_with("ada", cost, limit).await);
-                }
-                2 => _ = limiter.peek_with("ada", limit).await,
-                _ => advance(random.random_range(1..10_000) * MILLISECOND).await,
-            }
-        }
-        for permit in permits {
-            permit.refund().await;
-        }
-        for limit in &limits {
-            let left = limiter.peek_with("ada", std::slice::from_ref(limit)).await.remaining();
-            assert_eq!(left, limit.quota(), "seed {seed}: {window:?}, {limits:?}");
-        }
-    }
+    cases::nothing_is_in_use_by_any_limit_when_all_calls_were_refunded(5_000, Embedded::new).await;
 }
 
-/// A debt counts for longer than the window, during which the key is checked by other limits.
 #[tokio::test(start_paused = true)]
 async fn debt_is_not_forgotten_while_other_limits_are_used() {
-    let (daily, more, minutely) =
-        (Limit::new(2, DAY), Limit::new(6, 2 * DAY), Limit::per_minute(1));
-    let limiter = limiter_of(Window::Gcra, daily.clone());
-    let permit = limiter.check("ada").await.expect("quota is left");
-    permit.settle(7).await;
-    // The state of the longest window is kept anyway: it is that of another limit.
-    assert!(limiter.check_with("ada", std::slice::from_ref(&more)).await.is_err());
-    advance(21 * 60 * MINUTE).await;
-    assert!(limiter.check("ada").await.is_err());
-    for hours in [49, 0] {
-        _ = limiter.check_with("ada", std::slice::from_ref(&minutely)).await;
-        advance(hours * 60 * MINUTE).await;
-    }
-    // Of seven units, less than six have leaked in 70 hours.
-    assert!(limiter.check("ada").await.is_err());
-    // The other two calls count, too.
-    advance(38 * 60 * MINUTE).await;
-    assert!(limiter.check_n("ada", 2).await.is_ok());
+    cases::debt_is_not_forgotten_while_other_limits_are_used(Embedded::new).await;
 }
