@@ -45,8 +45,8 @@ impl<'a, A: Algorithm> Usage<'a, A> {
         cost: u32,
     ) -> Tick {
         let of = |state: &KeyState<A>| state.ready_behind(limit, params, now, ahead, cost);
-        let shared = self.shared.map(of);
-        shared.map_or(of(self.own), |shared| shared.max(of(self.own)))
+        let own = of(self.own);
+        self.shared.map_or(own, |shared| own.max(of(shared)))
     }
 
     pub(super) fn remaining(

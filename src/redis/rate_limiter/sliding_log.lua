@@ -152,7 +152,7 @@ for i = 1, is_settled and limits or 0 do
   limit[QUOTA], limit[IS_KNOWN] = quota, is_known
   are_known = are_known and is_known
   -- In a '\1L', limits of one length may all be found at the place of one of them.
-  are_in_place = are_in_place and place == i
+  are_in_place = are_in_place and is_known and place == i
   found[i] = limit
   if per > longest then longest = per end
   -- Settled if the stored numbers are of this window, no call has left it, and the cost fits.
@@ -310,7 +310,7 @@ if not writes then return reply end
 
 -- The numbers of other limits. Of too many, the shortest are dropped: their calls can be counted again.
 local others = {}
-for j = 1, (counted > limits or not are_known or not are_in_place) and counted or 0 do
+for j = 1, (counted > limits or not are_in_place) and counted or 0 do
   local other = limit_at(j)
   local is_other = true
   for i = 1, limits do
